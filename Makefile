@@ -1,0 +1,48 @@
+# Two commands do everything on a machine with python3 and make: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup demo test check format lint types fast slow docs wheel clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/smallvit models
+
+test: fast
+
+check: format lint types fast
+
+format: setup
+	$(BIN)/ruff format --check .
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/pylint smallvit
+
+types: setup
+	$(BIN)/mypy
+
+# Shapes in signatures are checked while testing; the checker and torch.compile do not mix.
+fast: setup
+	$(BIN)/python -m pytest -n 2 -m "not slow and not compiled" --jaxtyping-packages=smallvit,beartype.beartype
+	$(BIN)/python -m pytest -n 2 -m "not slow and compiled"
+
+slow: setup
+	$(BIN)/python -m pytest -m slow
+
+docs: setup
+	$(BIN)/python docs/make.py
+
+wheel: setup
+	$(BIN)/python -m build --installer uv
+
+clean:
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

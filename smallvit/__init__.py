@@ -1,0 +1,3 @@
+"""smallvit"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The way in and out: the authors' checkpoints, and timm's models."""

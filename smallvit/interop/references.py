@@ -1,0 +1,317 @@
+"""The authors' checkpoints: state dicts in the layouts of the three reference repositories.
+
+A reference key becomes ours by the substitutions of its layout, in order; shapes that differ only
+in how a matrix is written (a linear patch embedding, a 1×1 convolution) are rewritten. Every
+tensor is used, or stands on `DROPPED`, or the call fails and names it. timm's plain ViT layout is
+read too, for the `vit_base`, `vit_large` and `vit_huge` models.
+"""
+
+import logging
+import math
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smallvit.layers import resample, sinusoid
+from smallvit.models.base import Backbone, Size
+from smallvit.models.cait import CaiT
+from smallvit.models.cvt import CvT
+from smallvit.models.pit import PiT
+from smallvit.models.registry import create_model, parse_name
+from smallvit.models.swin import Swin
+from smallvit.models.t2t import T2T
+from smallvit.models.vit import ViT
+
+logger = logging.getLogger(__name__)
+
+#: Tensors a checkpoint may carry and a model does not need, and why.
+DROPPED = {
+    r"tokens_to_token\.norm\.(weight|bias)": "stands in T2T's checkpoints, never used by its forward",
+    r".*attn_mask": "computed from the grid",
+    r".*relative_position_index": "computed from the window",
+    r".*num_batches_tracked": "counts training steps only",
+    r"drloc\..*": "the training head of dense relative localization",
+}
+
+Substitution = tuple[str, str | Callable[[re.Match[str]], str]]
+
+
+def _halved(name: str) -> Callable[[re.Match[str]], str]:
+    """PiT numbers stages and the poolings between them together."""
+    return lambda match: f"{name}.{int(match[1]) // 2}."
+
+
+_EMBEDDING: list[Substitution] = [
+    (r"^pos_embedding$", "positions.table"),
+    (r"^cls_token$", "pool.token"),
+    (r"^to_patch_embedding\.(0\.)?merging\.1\.", "tokenizer.norm."),
+    (r"^to_patch_embedding\.(0\.)?merging\.2\.", "tokenizer.proj."),
+    (r"^to_patch_embedding\.[01]\.", "tokenizer.proj."),
+    (r"^mlp_head\.0\.", "norm."),
+    (r"^mlp_head\.1\.", "head."),
+]
+# Inside a residual branch: 0 is attention, 1 the MLP; CaiT wraps both once more for LayerScale.
+_BRANCHES: list[Substitution] = [
+    (r"\.fn\.(fn|norm)\.", r".\1."),
+    (r"\.0\.scale$", ".scale1.factor"),
+    (r"\.1\.scale$", ".scale2.factor"),
+    (r"\.0\.norm\.", ".norm1."),
+    (r"\.1\.norm\.", ".norm2."),
+    (r"\.0\.fn\.", ".attention."),
+    (r"\.1\.fn\.net\.0\.", ".mlp.fc1."),
+    (r"\.1\.fn\.net\.3\.", ".mlp.fc2."),
+    (r"\.mix_heads_pre_attn$", ".talking.before"),
+    (r"\.mix_heads_post_attn$", ".talking.after"),
+    (r"\.to_qkv\.", ".qkv."),
+    (r"\.to_out\.0\.", ".proj."),
+]
+_VIT: list[Substitution] = [
+    *_EMBEDDING,
+    (r"^transformer\.layers\.", "blocks."),
+    *_BRANCHES,
+]
+_CAIT: list[Substitution] = [
+    *_EMBEDDING,
+    (r"^patch_transformer\.layers\.", "blocks."),
+    (r"^cls_transformer\.layers\.", "class_blocks."),
+    *_BRANCHES,
+]
+_PIT: list[Substitution] = [
+    *_EMBEDDING,
+    (r"^layers\.(\d+)\.layers\.", _halved("stages")),
+    (r"^layers\.(\d+)\.", _halved("poolings")),
+    (r"\.downsample\.net\.0\.", ".depthwise."),
+    (r"\.downsample\.net\.1\.", ".proj."),
+    (r"\.(cls_ff|class_linear)\.", ".class_proj."),
+    (r"\.merging\.1\.", ".spt.norm."),
+    (r"\.merging\.2\.", ".spt.proj."),
+    *_BRANCHES,
+]
+_CVT: list[Substitution] = [
+    (r"^layers\.(\d+)\.2\.layers\.", r"stages.\1."),
+    *_BRANCHES,
+    (r"\.to_(q|kv)\.net\.0\.", r".\1.conv."),
+    (r"\.to_(q|kv)\.net\.1\.", r".\1.norm."),
+    (r"\.to_(q|kv)\.net\.2\.", r".\1.proj."),
+    (r"^layers\.(\d+)\.0\.", r"embeddings.\1.conv."),
+    (r"^layers\.(\d+)\.1\.", r"embeddings.\1.norm."),
+    (r"\.g$", ".weight"),
+    (r"\.b$", ".bias"),
+]
+_SWIN: list[Substitution] = [
+    (r"^absolute_pos_embed$", "positions.table"),
+    (r"^patch_embed\.merging\.1\.", "tokenizer.norm."),
+    (r"^patch_embed\.merging\.2\.", "tokenizer.proj."),
+    (r"^patch_embed\.", "tokenizer."),
+    (r"^layers\.(\d+)\.blocks\.", r"stages.\1."),
+    (r"^layers\.(\d+)\.downsample\.merging\.1\.", r"mergings.\1.spt.norm."),
+    (r"^layers\.(\d+)\.downsample\.merging\.2\.", r"mergings.\1.spt.proj."),
+    (r"^layers\.(\d+)\.downsample\.reduction\.", r"mergings.\1.proj."),
+    (r"^layers\.(\d+)\.downsample\.", r"mergings.\1."),
+    (r"\.attn\.relative_position_bias_table$", ".attention.bias_table"),
+    (r"\.attn\.", ".attention."),
+]
+_TIMM_VIT: list[Substitution] = [
+    (r"^cls_token$", "pool.token"),
+    (r"^pos_embed$", "positions.table"),
+    (r"^patch_embed\.", "tokenizer."),
+    (r"\.attn\.", ".attention."),
+]
+_T2T: list[Substitution] = [
+    (
+        r"^tokens_to_token\.attention(\d+)\.",
+        lambda match: f"tokenizer.transformers.{int(match[1]) - 1}.",
+    ),
+    (r"^tokens_to_token\.project\.", "tokenizer.proj."),
+    (r"\.w$", ".rows"),
+    (r"\.mlp\.0\.", ".mlp.fc1."),
+    (r"\.mlp\.2\.", ".mlp.fc2."),
+    *_TIMM_VIT,
+]
+_COMPACT: list[Substitution] = [
+    (r"^tokenizer\.conv_layers\.(\d+)\.0\.", r"tokenizer.convs.\1."),
+    (r"^classifier\.class_emb$", "pool.token"),
+    (r"^classifier\.positional_emb$", "positions.table"),
+    (r"^classifier\.attention_pool\.", "pool.score."),
+    (r"^classifier\.fc\.", "head."),
+    (r"^classifier\.", ""),
+    (r"\.norm1\.", ".norm2."),
+    (r"\.pre_norm\.", ".norm1."),
+    (r"\.self_attn\.", ".attention."),
+    (r"\.linear([12])\.", r".mlp.fc\1."),
+]
+_LAYOUTS: dict[type[Backbone], list[Substitution]] = {
+    ViT: _VIT,
+    CaiT: _CAIT,
+    PiT: _PIT,
+    Swin: _SWIN,
+    T2T: _T2T,
+    CvT: _CVT,
+}
+
+
+def load_reference(
+    source: str | PathLike[str] | Mapping[str, Any],
+    *,
+    model: str,
+    image_size: int | Size,
+    **options: Any,
+) -> Backbone:
+    """Builds our model with the weights of an authors' checkpoint.
+
+    Classes and channels are read from the shapes. Positions made for another grid are resampled
+    to the one of `image_size`.
+
+    Args:
+        source: A state dict, or a file: safetensors, or a PyTorch file that holds tensors only.
+        model: Our name of the model, with its add-ons.
+        image_size: One number, or (height, width).
+        options: Further options of `create_model`.
+
+    Raises:
+        ValueError: The file holds more than tensors, or a tensor does not find its place.
+    """
+    raw = _unwrap(_read(source) if isinstance(source, str | PathLike) else source)
+    variant, _ = parse_name(model)
+    state = _rename(raw, variant.model)
+
+    options = {"num_classes": _classes(state), "image_size": image_size, **options}
+    if variant.model is ViT:
+        options.setdefault("position", _position(state))
+    if variant.model is Swin:
+        options.setdefault("absolute", "positions.table" in state)
+    options.setdefault("in_channels", _channels(state, model, options))
+    built = create_model(model, **options)
+    built.load_state_dict(_fit(state, built, model))
+    return built
+
+
+def _read(path: str | PathLike[str]) -> Mapping[str, Any]:
+    if Path(path).suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds more than tensors, and reading it could run code. Save its state dict "
+            "alone where you trust it: torch.save(torch.load(path, weights_only=False)['model'], "
+            "new_path)"
+        ) from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not a state dict")
+    return content
+
+
+def _unwrap(source: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Takes off wrappers and the prefix that data-parallel training leaves."""
+    for wrapper in ("model", "state_dict", "model_state_dict"):
+        if isinstance(source.get(wrapper), Mapping):
+            return _unwrap(source[wrapper])
+    strange = [key for key, value in source.items() if not isinstance(value, Tensor)]
+    if strange or not source:
+        raise ValueError(f"not a state dict: {strange[:3] or 'nothing'} in it is no tensor")
+    return {key.removeprefix("module."): value for key, value in source.items()}
+
+
+def _rename(raw: Mapping[str, Tensor], family: type[Backbone]) -> dict[str, Tensor]:
+    """Reference names to ours; what stands on `DROPPED` is left out."""
+    layout = _LAYOUTS[family]
+    if family is ViT and "patch_embed.proj.weight" in raw:
+        layout = _TIMM_VIT
+    elif family is ViT and any(key.startswith("classifier.") for key in raw):
+        layout = list(_COMPACT)
+        if "tokenizer.conv_layers.0.0.bias" in raw:  # patches, not convolutions
+            layout.insert(0, (r"^tokenizer\.conv_layers\.0\.0\.", "tokenizer.proj."))
+    state: dict[str, Tensor] = {}
+    for key, value in raw.items():
+        if any(re.fullmatch(pattern, key) for pattern in DROPPED):
+            logger.info("dropped %s", key)
+            continue
+        new = key
+        for pattern, replacement in layout:
+            new = re.sub(pattern, replacement, new)
+        state[new] = value
+    for key in [key for key in state if key.endswith("to_q.weight")]:
+        base = key.removesuffix("to_q.weight")
+        if f"{base}to_kv.weight" in state:
+            parts = state.pop(key), state.pop(f"{base}to_kv.weight")
+            state[f"{base}qkv.weight"] = torch.cat(parts)
+    return state
+
+
+def _classes(state: Mapping[str, Tensor]) -> int:
+    return len(state["head.weight"]) if "head.weight" in state else 0
+
+
+def _position(state: Mapping[str, Tensor]) -> str:
+    table = state.get("positions.table")
+    if table is None:
+        return "none"
+    fixed = sinusoid(table.shape[1], table.shape[2])
+    return "sine" if torch.allclose(table.float(), fixed, atol=1e-6) else "learned"
+
+
+def _channels(state: Mapping[str, Tensor], model: str, options: Mapping[str, Any]) -> int:
+    """Channels from the first tensor whose size depends on them."""
+    with torch.device("meta"):
+        one = create_model(model, in_channels=1, **options).state_dict()
+        two = create_model(model, in_channels=2, **options).state_dict()
+    for key, value in one.items():
+        if value.shape != two[key].shape:
+            if key not in state:
+                raise ValueError(f"no tensor for {key} of {model}: is this a {model} checkpoint?")
+            return max(state[key].numel() // value.numel(), 1)
+    raise AssertionError(f"no tensor of {model} depends on its channels")
+
+
+def _fit(state: dict[str, Tensor], model: Backbone, name: str) -> dict[str, Tensor]:
+    """Writes each tensor in our shape; fails with everything that does not find its place."""
+    target = model.state_dict()
+    counters = {key: value for key, value in target.items() if key.endswith("num_batches_tracked")}
+    faults = [f"{key} has no place in the model" for key in state if key not in target]
+    missing = [key for key in target if key not in state and key not in counters]
+    faults += [f"{key} is not in the checkpoint" for key in missing]
+    fitted: dict[str, Tensor] = dict(counters)
+    for key in sorted(state.keys() & target.keys()):
+        value, shape = state[key], target[key].shape
+        if key == "positions.table":
+            value = _stretch(value, model)
+        elif value.ndim == 2 and len(shape) == 4 and value.numel() == shape.numel():
+            # A linear patch embedding reads row, column, channel; a convolution channel first.
+            value = value.reshape(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+        elif value.numel() == shape.numel() and _bare(value.shape) == _bare(shape):
+            value = value.reshape(shape)
+        if value.shape == shape:
+            fitted[key] = value
+        else:
+            faults.append(f"{key} is {tuple(value.shape)} and the model's is {tuple(shape)}")
+    if faults:
+        more = f", and {len(faults) - 6} more" if len(faults) > 6 else ""
+        raise ValueError(f"this is no checkpoint of {name}: {'; '.join(faults[:6])}{more}")
+    return fitted
+
+
+def _bare(shape: torch.Size) -> list[int]:
+    """A shape without its axes of length one."""
+    return [side for side in shape if side != 1]
+
+
+def _stretch(table: Tensor, model: Backbone) -> Tensor:
+    """A position table for the model's grid; one for another grid must have been square."""
+    positions: Any = model.get_submodule("positions")
+    tokens = table.shape[1] - positions.prefix
+    if tokens == positions.grid[0] * positions.grid[1]:
+        return table
+    side = math.isqrt(tokens)
+    if side * side != tokens:
+        return table
+    logger.info("positions resampled from %d×%d to %d×%d", side, side, *positions.grid)
+    return resample(table, (side, side), positions.grid, positions.prefix)

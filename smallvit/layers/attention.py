@@ -1,0 +1,217 @@
+"""Attention: one softmax(QKᵀ)V for every model, the two halves of LSA as switches.
+
+Locality Self-Attention (arXiv 2112.13492) is attention with two changes, each of use alone:
+a learnable temperature a head (kept as the scale that multiplies the scores), and a diagonal
+mask, so that no token attends to itself.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class TalkingHeads(nn.Module):
+    """Two learned (heads × heads) matrices that mix the score maps around the softmax."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.before = nn.Parameter(torch.randn(num_heads, num_heads))
+        self.after = nn.Parameter(torch.randn(num_heads, num_heads))
+
+    @staticmethod
+    def mix(maps: Float[Tensor, "B M n N"], matrix: Tensor) -> Float[Tensor, "B M n N"]:
+        """New head g is the sum over old heads h of matrix[h, g] · map h."""
+        return torch.einsum("bhij,hg->bgij", maps, matrix.to(maps.dtype))
+
+
+def attend(
+    q: Float[Tensor, "B M n E"],
+    k: Float[Tensor, "B M N E"],
+    v: Float[Tensor, "B M N e"],
+    *,
+    scale: Tensor | float,
+    masked: bool = False,
+    bias: Tensor | None = None,
+    talking: TalkingHeads | None = None,
+    dropout: float = 0.0,
+    weights: list[Tensor] | None = None,
+) -> Float[Tensor, "B M n e"]:
+    """softmax(scale · q kᵀ + bias) v, the only one in the house.
+
+    Args:
+        scale: A number, or one a head shaped (M, 1, 1).
+        masked: Sets the diagonal to −∞, after bias and head mixing. A single token keeps its
+            diagonal: there is nothing else to attend to.
+        bias: Added to the scores; broadcasts to (B, M, n, N).
+        talking: Mixes the heads before the mask and after the softmax.
+        dropout: Probability of dropping a weight; the caller passes 0 outside training.
+        weights: A list to which the weights are appended, (B, M, n, N). Asking for them takes
+            the plain path instead of the fused kernel.
+    """
+    allowed = None
+    if masked and q.shape[-2] > 1:
+        allowed = ~torch.eye(q.shape[-2], dtype=torch.bool, device=q.device)
+    if isinstance(scale, Tensor):
+        q, scale = (q * scale).to(q.dtype), 1.0  # one rounding, also when q is half precision
+
+    if talking is None and weights is None:
+        mask = allowed
+        if bias is not None:
+            mask = bias.to(q.dtype)
+            if allowed is not None:
+                mask = mask.masked_fill(~allowed, float("-inf"))
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale
+        )
+
+    scores = (q * scale) @ k.transpose(-2, -1)
+    if talking is not None:
+        scores = talking.mix(scores, talking.before)
+    if bias is not None:
+        scores = scores + bias
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, float("-inf"))
+    weight = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    if talking is not None:
+        weight = talking.mix(weight, talking.after)
+    if weights is not None:
+        weights.append(weight)
+    return F.dropout(weight, dropout).to(v.dtype) @ v
+
+
+class Attention(nn.Module):
+    """Multi-head attention, plain or local.
+
+    Args:
+        dim: Width of the tokens.
+        num_heads: Number of heads.
+        head_dim: Width of a head; by default dim / num_heads.
+        out_dim: Width of the output; by default dim.
+        qkv_bias: Gives the query, key and value projections a bias.
+        scale: What the scores are multiplied with; by default head_dim^−½.
+        temperature: Makes the scale a learned parameter, one a head (half of LSA).
+        masked: Hides every token from itself (the other half).
+        talking: Mixes the heads before and after the softmax.
+        dropout: On the output.
+        attn_dropout: On the weights.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        out_dim: int | None = None,
+        qkv_bias: bool = False,
+        scale: float | None = None,
+        temperature: bool = False,
+        masked: bool = False,
+        talking: bool = False,
+        dropout: float = 0.0,
+        attn_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if head_dim is None:
+            if dim % num_heads:
+                raise ValueError(f"dim {dim} is not a multiple of num_heads {num_heads}")
+            head_dim = dim // num_heads
+        self.num_heads, self.head_dim, self.masked = num_heads, head_dim, masked
+        inner = num_heads * head_dim
+        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
+        self.talking = TalkingHeads(num_heads) if talking else None
+        self.proj = nn.Linear(inner, dim if out_dim is None else out_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.attn_dropout = attn_dropout
+        start = head_dim**-0.5 if scale is None else scale
+        self.scale: nn.Parameter | float = start
+        if temperature:
+            self.scale = nn.Parameter(torch.full((num_heads,), start))
+
+    @property
+    def head_scale(self) -> Tensor | float:
+        """The scale as `attend` takes it."""
+        return self.scale.view(-1, 1, 1) if isinstance(self.scale, Tensor) else self.scale
+
+    def split(self, x: Float[Tensor, "B N MEs"], parts: int) -> tuple[Tensor, ...]:
+        """Cuts a projection into `parts` tensors of heads, each (B, M, N, E)."""
+        heads = x.unflatten(-1, (parts, self.num_heads, self.head_dim))
+        return heads.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def mix_values(
+        self, q: Tensor, k: Tensor, v: Tensor, weights: list[Tensor] | None
+    ) -> Float[Tensor, "B n ME"]:
+        """Attends and lays the heads side by side."""
+        x = attend(
+            q,
+            k,
+            v,
+            scale=self.head_scale,
+            masked=self.masked,
+            talking=self.talking,
+            dropout=self.attn_dropout if self.training else 0.0,
+            weights=weights,
+        )
+        return x.transpose(1, 2).flatten(2)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B n D"],
+        context: Float[Tensor, "B N D"] | None = None,
+        *,
+        weights: list[Tensor] | None = None,
+    ) -> Float[Tensor, "B n d"]:
+        """Tokens attend to each other, or to `context` when it is given.
+
+        Args:
+            context: Where keys and values come from.
+            weights: A list to which the attention weights are appended.
+        """
+        if context is None:
+            q, k, v = self.split(self.qkv(x), 3)
+        else:
+            inner = self.num_heads * self.head_dim
+            weight, bias = self.qkv.weight, self.qkv.bias
+            q_bias, kv_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
+            (q,) = self.split(F.linear(x, weight[:inner], q_bias), 1)
+            k, v = self.split(F.linear(context, weight[inner:], kv_bias), 2)
+        return self.dropout(self.proj(self.mix_values(q, k, v, weights)))
+
+
+class LSA(Attention):
+    """Locality Self-Attention: `Attention` with a learned temperature and a masked diagonal.
+
+    Args:
+        dim: Width of the tokens.
+        num_heads: Number of heads.
+        head_dim: Width of a head; by default dim / num_heads.
+        qkv_bias: Gives the query, key and value projections a bias.
+        temperature: Learns one scale a head, starting at head_dim^−½.
+        masked: Hides every token from itself.
+        dropout: On the output.
+        attn_dropout: On the weights.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        qkv_bias: bool = False,
+        temperature: bool = True,
+        masked: bool = True,
+        dropout: float = 0.0,
+        attn_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            dim,
+            num_heads,
+            head_dim=head_dim,
+            qkv_bias=qkv_bias,
+            temperature=temperature,
+            masked=masked,
+            dropout=dropout,
+            attn_dropout=attn_dropout,
+        )

@@ -1,0 +1,125 @@
+"""The transformer block and its small parts (our own few lines: timm.layers is slow to import)."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Norm = Callable[[int], nn.Module]
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: drops a whole branch for some pictures of a batch, scales up the rest."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"drop_path is {rate}: it must be at least 0 and below 1")
+        self.rate = rate
+
+    def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
+        """Returns the branch, or zeros for the pictures that drop it."""
+        if not self.training or self.rate == 0:
+            return x
+        keep = torch.rand(x.shape[:1] + (1,) * (x.ndim - 1), device=x.device) >= self.rate
+        return x * keep / (1 - self.rate)
+
+
+class LayerScale(nn.Module):
+    """A learned factor a channel on a residual branch."""
+
+    def __init__(self, dim: int, start: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((dim,), start))
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """Multiplies each channel with its factor."""
+        return x * self.factor
+
+
+class ChannelNorm(nn.Module):
+    """CvT's norm over channels: (x − mean) / (std + eps) · weight + bias, population std."""
+
+    def __init__(self, dim: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """Normalises the last axis."""
+        std, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
+        return (x - mean) / (std + self.eps) * self.weight + self.bias
+
+
+class Mlp(nn.Module):
+    """Two linear layers with an exact GELU between them."""
+
+    def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """Applies the perceptron to every token."""
+        return self.dropout(self.fc2(self.dropout(self.act(self.fc1(x)))))
+
+
+class Block(nn.Module):
+    """Attention and MLP, each on a residual branch.
+
+    Args:
+        attention: Any attention of this room.
+        dim: Width of the tokens.
+        mlp_ratio: Hidden width of the MLP over dim.
+        dropout: Inside and after the MLP.
+        drop_path: Stochastic depth on both branches.
+        layer_scale: Starting value of a learned factor a channel; None for no factor.
+        post_norm: The published compact-transformer block, which normalises the residual stream
+            itself after attention: x = x + attn(norm1(x)); x = norm2(x); x = x + mlp(x).
+        norm: Makes a norm from a width.
+    """
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        dim: int,
+        mlp_ratio: float,
+        *,
+        dropout: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+        post_norm: bool = False,
+        norm: Norm = nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        self.norm1 = norm(dim)
+        self.attention = attention
+        self.norm2 = norm(dim)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), dropout)
+        self.drop_path = DropPath(drop_path)
+        self.post_norm = post_norm
+        self.scale1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.scale2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B N D"],
+        *context: Float[Tensor, "B n D"],
+        weights: list[Tensor] | None = None,
+    ) -> Float[Tensor, "B N D"]:
+        """Applies both branches.
+
+        Args:
+            context: Handed to the attention as it is, for layers that attend elsewhere.
+            weights: A list to which the attention weights are appended.
+        """
+        y = self.attention(self.norm1(x), *context, weights=weights)
+        x = x + self.drop_path(self.scale1(y))
+        if self.post_norm:
+            x = self.norm2(x)
+            return x + self.drop_path(self.scale2(self.mlp(x)))
+        return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))

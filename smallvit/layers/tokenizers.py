@@ -1,0 +1,130 @@
+"""From pictures to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
+
+import math
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Directions = Literal["diagonal", "cardinal", "all"]
+
+# Signs of (row, column): the view at (r, c) shows the picture at (r + row·s, c + column·s).
+_DIAGONAL = ((-1, -1), (-1, 1), (1, -1), (1, 1))
+_CARDINAL = ((-1, 0), (1, 0), (0, -1), (0, 1))
+_OFFSETS = {"diagonal": _DIAGONAL, "cardinal": _CARDINAL, "all": _DIAGONAL + _CARDINAL}
+
+
+def num_views(directions: Directions) -> int:
+    """The picture and its shifted copies: 5, or 9 for all directions."""
+    if directions not in _OFFSETS:
+        raise ValueError(f"directions is {directions!r}: allowed are {get_args(Directions)}")
+    return 1 + len(_OFFSETS[directions])
+
+
+def _views(images: Tensor, shift: int, directions: Directions) -> list[Tensor]:
+    """The picture and its copies, shifted by `shift` pixels with zeros moving in."""
+    height, width = images.shape[-2:]
+    padded = F.pad(images, (shift, shift, shift, shift))
+    rows = ((row + 1) * shift for row, _ in _OFFSETS[directions])
+    columns = ((column + 1) * shift for _, column in _OFFSETS[directions])
+    moved = [padded[..., r : r + height, c : c + width] for r, c in zip(rows, columns, strict=True)]
+    return [images, *moved]
+
+
+def shifted_stack(
+    images: Float[Tensor, "B C H W"], shift: int, directions: Directions = "diagonal"
+) -> Float[Tensor, "B VC H W"]:
+    """The picture and its shifted copies, side by side on the channel axis, original first.
+
+    The diagonal copies follow in the order x[r−s, c−s], x[r−s, c+s], x[r+s, c−s], x[r+s, c+s],
+    the cardinal ones in the order x[r−s, c], x[r+s, c], x[r, c−s], x[r, c+s].
+    """
+    return torch.cat(_views(images, shift, directions), 1)
+
+
+class PatchTokenizer(nn.Module):
+    """Non-overlapping patches through one linear layer (stored as a convolution)."""
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, dim, patch_size, patch_size)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Returns one token a patch, row by row."""
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class SPT(nn.Module):
+    """Shifted Patch Tokenization (arXiv 2112.13492): LN(patches([x, s₁ … s₄])) · E.
+
+    Args:
+        in_channels: Channels of the picture.
+        dim: Width of the tokens.
+        patch_size: Side of a patch.
+        shift: How far the copies move, as a fraction of the patch, rounded down to pixels.
+        directions: Where they move: the four diagonals, the four cardinals, or all eight.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        dim: int,
+        patch_size: int,
+        *,
+        shift: float = 0.5,
+        directions: Directions = "diagonal",
+    ) -> None:
+        super().__init__()
+        self.patch_size, self.directions = patch_size, directions
+        self.shift = math.floor(shift * patch_size)
+        if self.shift < 1:
+            raise ValueError(
+                f"shift {shift} of a patch of {patch_size} pixels is less than one pixel; "
+                f"use a shift of at least {1 / patch_size:g} or larger patches"
+            )
+        width = num_views(directions) * in_channels * patch_size**2
+        self.norm = nn.LayerNorm(width)
+        self.proj = nn.Linear(width, dim)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Returns one token a patch, row by row."""
+        p = self.patch_size
+        # Each view as (B, h, w, p, p, C) without a copy; one stack then writes every patch once,
+        # flattened row, column, view, channel.
+        patches = [
+            view.unflatten(3, (-1, p)).unflatten(2, (-1, p)).permute(0, 2, 4, 3, 5, 1)
+            for view in _views(images, self.shift, self.directions)
+        ]
+        return self.proj(self.norm(torch.stack(patches, 5).flatten(3).flatten(1, 2)))
+
+
+class ConvTokenizer(nn.Module):
+    """The compact transformer's tokenizer: convolution, ReLU, max-pool, repeated.
+
+    Args:
+        in_channels: Channels of the picture.
+        dim: Width of the tokens.
+        kernel: Side of the convolution kernels.
+        layers: How many convolutions; all but the last have 64 channels.
+        stride: Stride of the convolutions; each pool halves once more.
+    """
+
+    def __init__(
+        self, in_channels: int, dim: int, *, kernel: int, layers: int, stride: int
+    ) -> None:
+        super().__init__()
+        widths = [in_channels, *[64] * (layers - 1), dim]
+        self.convs = nn.ModuleList(
+            nn.Conv2d(a, b, kernel, stride, kernel // 2, bias=False)
+            for a, b in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.pool = nn.MaxPool2d(3, 2, 1)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Returns one token a position of the last feature map, row by row."""
+        x = images
+        for conv in self.convs:
+            x = self.pool(F.relu(conv(x)))
+        return x.flatten(2).transpose(1, 2)

@@ -1,0 +1,144 @@
+"""Window attention as in Swin: attention inside windows, with a learned relative bias."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers.attention import Attention, attend
+
+
+def relative_index(window: tuple[int, int]) -> Tensor:
+    """For each pair of tokens of a window, its row in the relative bias table."""
+    rows, columns = window
+    place = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+    offset = place[:, None] - place[None, :] + torch.tensor([rows - 1, columns - 1])
+    return offset[..., 0] * (2 * columns - 1) + offset[..., 1]
+
+
+def shift_mask(grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]) -> Tensor:
+    """−100 between tokens of a rolled window that are no neighbours in the picture, else 0."""
+
+    def region(size: int, side: int, by: int) -> Tensor:
+        place = torch.arange(size)
+        return (place >= size - side).int() + (place >= size - by).int() if by else place * 0
+
+    rows = region(grid[0], window[0], shift[0])
+    columns = region(grid[1], window[1], shift[1])
+    regions = _partition((3 * rows[:, None] + columns[None, :])[None, ..., None], window)[0, ..., 0]
+    return (regions[:, :, None] != regions[:, None, :]).float() * -100.0
+
+
+def _partition(x: Float[Tensor, "B h w c"], window: Sequence[int]) -> Float[Tensor, "B W n c"]:
+    """Cuts a grid into windows, row by row."""
+    x = x.unflatten(2, (-1, window[1])).unflatten(1, (-1, window[0]))
+    return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+class WindowAttention(Attention):
+    """Attention inside windows of the grid, optionally rolled by half a window.
+
+    Along an axis where the grid is no larger than the window, the window is the grid and
+    nothing is rolled. Windows and heads share one axis, so that bias and mask broadcast over
+    the batch and are never copied for it.
+
+    Args:
+        dim: Width of the tokens.
+        num_heads: Number of heads.
+        grid: Rows and columns of tokens; multiples of the window.
+        window: Side of a window.
+        shifted: Rolls the grid by half a window.
+        qkv_bias: Gives the query, key and value projections a bias.
+        temperature: Learns one scale a head (half of LSA); it multiplies q·kᵀ only.
+        masked: Hides every token from itself (the other half).
+        dropout: On the output.
+        attn_dropout: On the weights.
+    """
+
+    index: Tensor
+    mask: Tensor | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        grid: tuple[int, int],
+        window: int,
+        shifted: bool = False,
+        qkv_bias: bool = True,
+        temperature: bool = False,
+        masked: bool = False,
+        dropout: float = 0.0,
+        attn_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            dim,
+            num_heads,
+            qkv_bias=qkv_bias,
+            temperature=temperature,
+            masked=masked,
+            dropout=dropout,
+            attn_dropout=attn_dropout,
+        )
+        self.grid = grid
+        self.window = (min(window, grid[0]), min(window, grid[1]))
+        if grid[0] % self.window[0] or grid[1] % self.window[1]:
+            raise ValueError(
+                f"a grid of {grid[0]}×{grid[1]} tokens has no whole windows of {window}"
+            )
+        by = [side // 2 if shifted and size > side else 0 for size, side in zip(grid, self.window)]
+        self.shift = (by[0], by[1])
+        entries = (2 * self.window[0] - 1) * (2 * self.window[1] - 1)
+        self.bias_table = nn.Parameter(
+            nn.init.trunc_normal_(torch.empty(entries, num_heads), std=0.02)
+        )
+        self.register_buffer("index", relative_index(self.window), persistent=False)
+        mask = shift_mask(grid, self.window, self.shift) if any(by) else None
+        self.register_buffer("mask", mask, persistent=False)
+
+    def bias(self) -> Float[Tensor, "WM n n"]:
+        """Relative bias and shift mask, for every window and head."""
+        bias = self.bias_table[self.index].permute(2, 0, 1)
+        windows = (self.grid[0] // self.window[0]) * (self.grid[1] // self.window[1])
+        if self.mask is None:
+            return bias.repeat(windows, 1, 1)
+        return (bias[None] + self.mask[:, None]).flatten(0, 1)
+
+    def forward(
+        self, x: Float[Tensor, "B N D"], *, weights: list[Tensor] | None = None
+    ) -> Float[Tensor, "B N D"]:
+        """Tokens attend inside their windows.
+
+        Args:
+            weights: A list to which the weights are appended, (B, windows · M, n, n).
+        """
+        (rows, columns), (height, width) = self.grid, self.window
+        x = x.unflatten(1, self.grid)
+        if any(self.shift):
+            x = x.roll((-self.shift[0], -self.shift[1]), (1, 2))
+        x = self.qkv(x).view(
+            -1, rows // height, height, columns // width, width, 3, self.num_heads, self.head_dim
+        )
+        q, k, v = x.permute(5, 0, 1, 3, 6, 2, 4, 7).flatten(5, 6).flatten(2, 4).unbind(0)
+        scale = self.head_scale
+        if isinstance(scale, Tensor):
+            scale = scale.repeat(q.shape[1] // self.num_heads, 1, 1)
+        x = attend(
+            q,
+            k,
+            v,
+            scale=scale,
+            masked=self.masked,
+            bias=self.bias(),
+            dropout=self.attn_dropout if self.training else 0.0,
+            weights=weights,
+        )
+        x = x.view(
+            -1, rows // height, columns // width, self.num_heads, height, width, self.head_dim
+        )
+        x = x.permute(0, 1, 4, 2, 5, 3, 6).flatten(5).flatten(3, 4).flatten(1, 2)
+        if any(self.shift):
+            x = x.roll(self.shift, (1, 2))
+        return self.dropout(self.proj(x.flatten(1, 2)))

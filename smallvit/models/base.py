@@ -1,0 +1,187 @@
+"""What every backbone shares: its config, its checks, and the way from pictures to logits."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers import Features, Positions, WindowAttention, resample, shifted_stack
+from smallvit.layers.tokenizers import Directions
+
+Size = tuple[int, int]
+
+
+def as_size(value: int | Iterable[int]) -> Size:
+    """Height and width from one number or two."""
+    sides = (value, value) if isinstance(value, int) else tuple(value)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(
+            f"image_size is {value!r}: give one positive number, or two as (height, width)"
+        )
+    return sides[0], sides[1]
+
+
+def require_multiple(size: Size, unit: int, why: str) -> None:
+    """Refuses a picture size that is no multiple of `unit`, and says which sizes are."""
+    for side in size:
+        if side % unit:
+            near = [n for n in (side // unit * unit, (side // unit + 1) * unit) if n]
+            raise ValueError(
+                f"image_size {size[0]}×{size[1]} does not divide: {why}, so both sides must be "
+                f"multiples of {unit}, such as {' or '.join(map(str, near))}"
+            )
+
+
+def drop_rates(rate: float, depth: int, *, ramp: bool) -> list[float]:
+    """Stochastic depth for each layer: constant, or rising linearly from 0."""
+    if not ramp:
+        return [rate] * depth
+    return [rate * i / max(depth - 1, 1) for i in range(depth)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig:
+    """The fields every family has.
+
+    Attributes:
+        image_size: Height and width; one number means a square.
+        num_classes: Width of the head; 0 leaves the head out.
+        in_channels: Channels of the pictures.
+        spt: Shifted patch tokenization wherever the family tokenizes or pools.
+        shift: SPT's shift as a fraction of the patch.
+        directions: SPT's directions.
+        temperature: LSA's learned temperature.
+        masked: LSA's diagonal mask.
+        dropout: After attention and in the MLP.
+        attn_dropout: On the attention weights.
+        drop_path: Stochastic depth.
+    """
+
+    image_size: Size
+    num_classes: int
+    in_channels: int = 3
+    spt: bool = False
+    shift: float = 0.5
+    directions: Directions = "diagonal"
+    temperature: bool = False
+    masked: bool = False
+    dropout: float = 0.0
+    attn_dropout: float = 0.0
+    drop_path: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        if self.num_classes < 0 or self.in_channels < 1:
+            raise ValueError(
+                f"num_classes is {self.num_classes} and in_channels {self.in_channels}: "
+                "classes cannot be negative and there is at least one channel"
+            )
+        for name in ("dropout", "attn_dropout", "drop_path"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: allowed is 0 up to below 1")
+        for field in fields(self):
+            allowed = get_args(field.type)
+            value = getattr(self, field.name)
+            if allowed and all(isinstance(a, str) for a in allowed) and value not in allowed:
+                raise ValueError(f"{field.name} is {value!r}: allowed are {', '.join(allowed)}")
+
+    @property
+    def lsa(self) -> dict[str, bool]:
+        """The two switches as attention layers take them."""
+        return {"temperature": self.temperature, "masked": self.masked}
+
+    @property
+    def dropouts(self) -> dict[str, float]:
+        """The two dropouts as attention layers take them."""
+        return {"dropout": self.dropout, "attn_dropout": self.attn_dropout}
+
+
+class Backbone(nn.Module):
+    """Pictures to `Features` to logits.
+
+    A family builds its parts in `__init__`, sets `config` and `head`, and writes `encode`.
+    """
+
+    Config: ClassVar[type[BackboneConfig]]
+    local: ClassVar[bool] = True  # whether LSA applies
+    config: Any
+    head: nn.Module
+    name: str = ""
+
+    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+        """Pictures of the right size to features; written by each family."""
+        raise NotImplementedError
+
+    def forward_features(
+        self, images: Float[Tensor, "B C H W"], *, weights: list[Tensor] | None = None
+    ) -> Features:
+        """Everything but the head.
+
+        Args:
+            weights: A list to which every attention appends its weights, first layer first.
+        """
+        expected = (self.config.in_channels, *self.config.image_size)
+        if tuple(images.shape[1:]) != expected:
+            raise ValueError(
+                "expected pictures of {}×{}×{} (channels, height, width)".format(*expected)
+                + f" and got a batch shaped {tuple(images.shape)}; "
+                "`model.resized(size)` makes this model for another size"
+            )
+        return self.encode(images, weights)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        """Logits."""
+        logits: Tensor = self.head(self.forward_features(images).pooled)
+        return logits
+
+    def attention_maps(self, images: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        """The weights of every attention, first layer first."""
+        weights: list[Tensor] = []
+        self.forward_features(images, weights=weights)
+        return weights
+
+    def make_head(self, dim: int) -> nn.Module:
+        """The linear head, or nothing where there are no classes."""
+        classes = self.config.num_classes
+        return nn.Linear(dim, classes) if classes else nn.Identity()
+
+    def shifted(self, images: Float[Tensor, "B C H W"], stride: int) -> Float[Tensor, "B c H W"]:
+        """The stack that SPT puts in front of a convolution or soft split of that stride."""
+        if not self.config.spt:
+            return images
+        shift = max(int(self.config.shift * stride), 1)
+        return shifted_stack(images, shift, self.config.directions)
+
+    def resized(self, image_size: int | Size) -> Self:
+        """This model for another picture size: same weights, positions resampled to its grid."""
+        new = type(self)(replace(self.config, image_size=as_size(image_size)))
+        new.name = self.name
+        state = self.state_dict()
+        for (key, old_part), new_part in zip(self.named_modules(), new.modules(), strict=True):
+            if isinstance(old_part, Positions) and isinstance(new_part, Positions):
+                table = f"{key}.table"
+                if table in state:
+                    grids = old_part.grid, new_part.grid
+                    state[table] = resample(state[table], *grids, old_part.prefix)
+            elif isinstance(old_part, WindowAttention) and isinstance(new_part, WindowAttention):
+                table = f"{key}.bias_table"
+                old, to = ((2 * w[0] - 1, 2 * w[1] - 1) for w in (old_part.window, new_part.window))
+                state[table] = resample(state[table][None], old, to)[0]
+        new.load_state_dict(state)
+        reference = next(self.parameters())
+        return new.to(reference).train(self.training)
+
+
+@torch.no_grad()
+def init_linear(module: nn.Module, *, xavier: bool) -> None:
+    """Linear layers: xavier-normal or truncated normal of 0.02; their biases zero."""
+    if isinstance(module, nn.Linear) or (xavier and isinstance(module, nn.Conv2d)):
+        if xavier:
+            nn.init.xavier_normal_(module.weight)
+        else:
+            nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

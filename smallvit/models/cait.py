@@ -1,0 +1,132 @@
+"""CaiT at the size of the SPT paper: patch layers that talk across heads, then class layers.
+
+Deliberate differences from the reference code:
+- With LSA the diagonal is masked with −∞ after the head mixing; the released code overwrites it
+  with −1e-9, which masks nothing.
+- Queries, keys and values of a layer share one projection matrix.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers import SPT, Attention, Block, ClassToken, Features, PatchTokenizer, Positions
+from smallvit.models.base import Backbone, BackboneConfig, Size, init_linear, require_multiple
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaiTConfig(BackboneConfig):
+    """Depth of both kinds of layers, and their width.
+
+    Attributes:
+        dim: Width of the tokens.
+        depth: Number of patch layers.
+        class_depth: Number of class layers.
+        num_heads: Number of heads.
+        head_dim: Width of a head.
+        mlp_ratio: Hidden width of the MLP over dim.
+        patch_size: Side of a patch.
+    """
+
+    dim: int
+    depth: int
+    class_depth: int
+    num_heads: int
+    head_dim: int
+    mlp_ratio: float
+    patch_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        why = f"patches are {self.patch_size} pixels wide"
+        require_multiple(self.image_size, self.patch_size, why)
+
+    @property
+    def grid(self) -> Size:
+        """Rows and columns of tokens."""
+        height, width = self.image_size
+        return height // self.patch_size, width // self.patch_size
+
+
+def layer_scale(layer: int) -> float:
+    """LayerScale's starting value for a layer, counted from 1."""
+    return 0.1 if layer <= 18 else 1e-5 if layer <= 24 else 1e-6
+
+
+class CaiT(Backbone):
+    """Patch layers without a class token, then layers in which only the class token asks."""
+
+    Config = CaiTConfig
+
+    def __init__(self, config: CaiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim, patch = config.dim, config.patch_size
+        self.tokenizer = (
+            SPT(config.in_channels, dim, patch, shift=config.shift, directions=config.directions)
+            if config.spt
+            else PatchTokenizer(config.in_channels, dim, patch)
+        )
+        self.positions = Positions("learned", config.grid, dim, std=1.0)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(
+            self._block(i, masked=config.masked) for i in range(config.depth)
+        )
+        self.pool = ClassToken(dim)
+        self.class_blocks = nn.ModuleList(
+            self._block(i, masked=False) for i in range(config.class_depth)
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.head = self.make_head(dim)
+        self.apply(partial(init_linear, xavier=True))
+        nn.init.normal_(self.pool.token)
+
+    def _block(self, index: int, *, masked: bool) -> Block:
+        config = self.config
+        attention = Attention(
+            config.dim,
+            config.num_heads,
+            head_dim=config.head_dim,
+            temperature=config.temperature,
+            masked=masked,
+            talking=True,
+            **config.dropouts,
+        )
+        return Block(
+            attention,
+            config.dim,
+            config.mlp_ratio,
+            dropout=config.dropout,
+            drop_path=config.drop_path,
+            layer_scale=layer_scale(index + 1),
+        )
+
+    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+        """Patch layers, then class layers; tokens are the patch tokens, as class layers see them."""
+        x = self.dropout(self.positions(self.tokenizer(images)))
+        for block in self.blocks:
+            x = block(x, weights=weights)
+        asking = self.pool.prepend(x)[:, :1]
+        for block in self.class_blocks:
+            asking = block(asking, x, weights=weights)
+        return Features(x, self.config.grid, self.norm(self.pool(asking)))
+
+
+_CAIT_24: dict[str, Any] = {
+    "dim": 192,
+    "depth": 24,
+    "class_depth": 2,
+    "num_heads": 4,
+    "head_dim": 64,
+    "mlp_ratio": 2,
+    "drop_path": 0.1,
+}
+
+#: name → (paper's image size, options)
+VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "cait_24_p4": (32, {**_CAIT_24, "patch_size": 4}),
+    "cait_24_p8": (64, {**_CAIT_24, "patch_size": 8}),
+}

@@ -1,0 +1,138 @@
+"""CvT-13: convolutional embeddings and projections, three stages, no class token.
+
+Deliberate differences from the reference code:
+- Tokens keep their channels last; the 1×1 convolutions are linear layers.
+- `+spt`: the shifted stack feeds the first embedding, shifted by half its stride.
+- `+lsa` is refused: queries and keys differ in number, so there is no diagonal.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers import Block, ChannelNorm, ConvAttention, Features, MeanPool
+from smallvit.layers.tokenizers import num_views
+from smallvit.models.base import Backbone, BackboneConfig, Size, drop_rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class CvTConfig(BackboneConfig):
+    """Stages, each with an embedding convolution of its own.
+
+    Attributes:
+        dims: Width of each stage.
+        depths: Blocks of each stage.
+        num_heads: Heads of each stage.
+        kernels: Kernel of each embedding.
+        strides: Stride of each embedding.
+        head_dim: Width of a head.
+        mlp_ratio: Hidden width of the MLP over the stage's width.
+    """
+
+    dims: tuple[int, ...]
+    depths: tuple[int, ...]
+    num_heads: tuple[int, ...]
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    head_dim: int
+    mlp_ratio: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature or self.masked:
+            raise ValueError(
+                "CvT has no +lsa (nor temperature or masked): its keys are pooled, so queries and "
+                "keys differ in number and there is no diagonal to mask"
+            )
+
+
+class Embedding(nn.Module):
+    """A strided convolution and a norm over channels; tokens in and out, on a grid."""
+
+    def __init__(self, in_channels: int, dim: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, dim, kernel, stride, kernel // 2)
+        self.norm = ChannelNorm(dim)
+
+    def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Returns one token a position, row by row."""
+        tokens: Tensor = self.norm(self.conv(image).flatten(2).transpose(1, 2))
+        return tokens
+
+
+class CvT(Backbone):
+    """The convolutional vision transformer."""
+
+    Config = CvTConfig
+    local = False
+
+    def __init__(self, config: CvTConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.in_channels * (num_views(config.directions) if config.spt else 1)
+        grid = config.image_size
+        rates = iter(drop_rates(config.drop_path, sum(config.depths), ramp=True))
+        self.grids: list[Size] = []
+        self.embeddings = nn.ModuleList()
+        self.stages = nn.ModuleList()
+        plan = zip(
+            config.dims,
+            config.depths,
+            config.num_heads,
+            config.kernels,
+            config.strides,
+            strict=True,
+        )
+        for dim, depth, num_heads, kernel, stride in plan:
+            self.embeddings.append(Embedding(width, dim, kernel, stride))
+            grid = (-(-grid[0] // stride), -(-grid[1] // stride))
+            blocks = [self._block(dim, num_heads, grid, next(rates)) for _ in range(depth)]
+            self.stages.append(nn.ModuleList(blocks))
+            self.grids.append(grid)
+            width = dim
+        self.pool = MeanPool()
+        self.head = self.make_head(width)
+
+    def _block(self, dim: int, num_heads: int, grid: Size, rate: float) -> Block:
+        config = self.config
+        attention = ConvAttention(
+            dim, num_heads, grid=grid, head_dim=config.head_dim, **config.dropouts
+        )
+        return Block(
+            attention,
+            dim,
+            config.mlp_ratio,
+            dropout=config.dropout,
+            drop_path=rate,
+            norm=ChannelNorm,
+        )
+
+    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+        """Stages; nothing is normalised after the last block."""
+        image = self.shifted(images, self.config.strides[0])
+        for embedding, stage, grid in zip(self.embeddings, self.stages, self.grids, strict=True):
+            x = embedding(image)
+            for block in stage:
+                x = block(x, weights=weights)
+            image = x.transpose(1, 2).unflatten(2, grid)
+        return Features(x, grid, self.pool(x))
+
+
+#: name → (paper's image size, options)
+VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "cvt_13": (
+        224,
+        {
+            "dims": (64, 192, 384),
+            "depths": (1, 2, 10),
+            "num_heads": (1, 3, 6),
+            "kernels": (7, 3, 3),
+            "strides": (4, 2, 2),
+            "head_dim": 64,
+            "mlp_ratio": 4,
+            "drop_path": 0.1,
+        },
+    ),
+}

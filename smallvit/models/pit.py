@@ -1,0 +1,132 @@
+"""PiT at the size of the SPT paper: three stages of ViT blocks with pooling between them.
+
+Deliberate difference from the reference code: none in the forward pass.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers import (
+    SPT,
+    Attention,
+    Block,
+    ClassToken,
+    Features,
+    PatchTokenizer,
+    PiTPooling,
+    Positions,
+    SPTPooling,
+)
+from smallvit.models.base import Backbone, BackboneConfig, Size, init_linear, require_multiple
+
+
+@dataclass(frozen=True, kw_only=True)
+class PiTConfig(BackboneConfig):
+    """Stages of blocks; the width doubles from one to the next.
+
+    Attributes:
+        dim: Width of the first stage.
+        depths: Blocks of each stage.
+        num_heads: Heads of each stage.
+        mlp_ratio: Hidden width of the MLP over the stage's width.
+        patch_size: Side of a patch.
+    """
+
+    dim: int
+    depths: tuple[int, ...]
+    num_heads: tuple[int, ...]
+    mlp_ratio: float
+    patch_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spt:
+            unit = self.patch_size * 2 ** (len(self.depths) - 1)
+            why = (
+                f"patches of {self.patch_size} pixels are pooled by 2 {len(self.depths) - 1} times"
+            )
+        else:
+            unit, why = self.patch_size, f"patches are {self.patch_size} pixels wide"
+        require_multiple(self.image_size, unit, why)
+
+    @property
+    def grid(self) -> Size:
+        """Rows and columns of the first stage."""
+        height, width = self.image_size
+        return height // self.patch_size, width // self.patch_size
+
+
+class PiT(Backbone):
+    """The pooling transformer."""
+
+    Config = PiTConfig
+
+    def __init__(self, config: PiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim, grid = config.dim, config.grid
+        channels, patch = config.in_channels, config.patch_size
+        self.tokenizer = (
+            SPT(channels, dim, patch, shift=config.shift, directions=config.directions)
+            if config.spt
+            else PatchTokenizer(channels, dim, patch)
+        )
+        self.pool = ClassToken(dim)
+        self.positions = Positions("learned", grid, dim, prefix=1, std=1.0)
+        self.dropout = nn.Dropout(config.dropout)
+        self.stages = nn.ModuleList()
+        self.poolings = nn.ModuleList()
+        for depth, num_heads in zip(config.depths, config.num_heads, strict=True):
+            if self.stages:
+                pooling = (
+                    SPTPooling(dim, grid, prefix=1, directions=config.directions)
+                    if config.spt
+                    else PiTPooling(dim, grid)
+                )
+                self.poolings.append(pooling)
+                dim, grid = 2 * dim, pooling.grid
+            self.stages.append(nn.ModuleList(self._block(dim, num_heads) for _ in range(depth)))
+        self.grid = grid
+        self.norm = nn.LayerNorm(dim)
+        self.head = self.make_head(dim)
+        self.apply(partial(init_linear, xavier=True))
+        nn.init.normal_(self.pool.token)
+
+    def _block(self, dim: int, num_heads: int) -> Block:
+        config = self.config
+        return Block(
+            Attention(dim, num_heads, **config.lsa, **config.dropouts),
+            dim,
+            config.mlp_ratio,
+            dropout=config.dropout,
+            drop_path=config.drop_path,
+        )
+
+    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+        """Stages with pooling between them; the class token goes along."""
+        x = self.dropout(self.positions(self.pool.prepend(self.tokenizer(images))))
+        for pooling, stage in zip([nn.Identity(), *self.poolings], self.stages, strict=True):
+            x = pooling(x)
+            for block in stage:
+                x = block(x, weights=weights)
+        x = self.norm(x)
+        return Features(x[:, 1:], self.grid, self.pool(x))
+
+
+_PIT_TINY: dict[str, Any] = {
+    "dim": 96,
+    "depths": (2, 6, 4),
+    "num_heads": (2, 4, 8),
+    "mlp_ratio": 2,
+    "drop_path": 0.1,
+}
+
+#: name → (paper's image size, options)
+VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "pit_tiny_p2": (32, {**_PIT_TINY, "patch_size": 2}),
+    "pit_tiny_p4": (64, {**_PIT_TINY, "patch_size": 4}),
+}

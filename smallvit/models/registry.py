@@ -1,0 +1,110 @@
+"""Every model by name: one table, `create_model` and `list_models`."""
+
+import difflib
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Any
+
+from smallvit.models import cait, cvt, pit, swin, t2t, vit
+from smallvit.models.base import Backbone, Size
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the table.
+
+    Attributes:
+        model: The family's class.
+        image_size: The picture size of its paper.
+        options: What its config is made of.
+    """
+
+    model: type[Backbone]
+    image_size: int
+    options: dict[str, Any]
+
+
+MODELS: dict[str, Variant] = {
+    name: Variant(model, image_size, options)
+    for model, table in (
+        (vit.ViT, vit.VARIANTS),
+        (cait.CaiT, cait.VARIANTS),
+        (pit.PiT, pit.VARIANTS),
+        (swin.Swin, swin.VARIANTS),
+        (t2t.T2T, t2t.VARIANTS),
+        (cvt.CvT, cvt.VARIANTS),
+    )
+    for name, (image_size, options) in table.items()
+}
+
+ADDONS: dict[str, dict[str, Any]] = {
+    "spt": {"spt": True},
+    "lsa": {"temperature": True, "masked": True},
+}
+_SUFFIXES = ("", "+spt", "+lsa", "+spt+lsa")
+
+
+def parse_name(name: str) -> tuple[Variant, dict[str, Any]]:
+    """The row a name stands for, and what its add-ons switch on; refuses what it does not know."""
+    base, *addons = name.split("+")
+    if base not in MODELS:
+        near = difflib.get_close_matches(base, MODELS, n=3, cutoff=0.4)
+        hint = f"the nearest are {', '.join(near)}" if near else "list_models() lists all"
+        raise ValueError(f"there is no model {base!r}; {hint}")
+    if name.removeprefix(base) not in _SUFFIXES:
+        raise ValueError(
+            f"{name!r}: add-ons are {', '.join(_SUFFIXES[1:])}, in this order and no others"
+        )
+    return MODELS[base], {key: value for addon in addons for key, value in ADDONS[addon].items()}
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int,
+    image_size: int | Size,
+    in_channels: int = 3,
+    **options: Any,
+) -> Backbone:
+    """Builds a model by name.
+
+    Args:
+        name: A name of `list_models()`, with `+spt`, `+lsa` or `+spt+lsa` behind it if wanted.
+        num_classes: Width of the head; 0 leaves it out.
+        image_size: One number, or (height, width).
+        in_channels: Channels of the pictures.
+        options: Any field of the family's config, such as `drop_path=0.2`, `position="sine"` or
+            `masked=False`.
+
+    Raises:
+        ValueError: A name, option or value is not known, or the size does not divide.
+    """
+    variant, addons = parse_name(name)
+    known = [field.name for field in fields(variant.model.Config)]
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"it knows {', '.join(known)}"
+            raise ValueError(f"{name} has no option {option!r}; {hint}")
+    config = variant.model.Config(
+        image_size=image_size,  # type: ignore[arg-type]  # a single number becomes a square
+        num_classes=num_classes,
+        in_channels=in_channels,
+        **{**variant.options, **addons, **options},
+    )
+    model = variant.model(config)  # type: ignore[call-arg]  # every family takes its config
+    model.name = name
+    return model
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names that match a pattern such as "cct*"; with a "+" in it, add-ons are listed too."""
+    names = sorted(MODELS)
+    if "+" in pattern:
+        names = [
+            base + suffix
+            for base in names
+            for suffix in _SUFFIXES
+            if MODELS[base].model.local or "lsa" not in suffix
+        ]
+    return [name for name in names if fnmatchcase(name, pattern)]

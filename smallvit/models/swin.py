@@ -1,0 +1,190 @@
+"""Swin: windows, relative bias, patch merging; the SPT paper's small one and Swin-T.
+
+Deliberate differences from the reference code:
+- On a rectangle, each axis decides for itself whether its grid is larger than the window.
+- With SPT the patch embedding has no norm after it and merging is SPT with patches of 2.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers import (
+    SPT,
+    Block,
+    Features,
+    MeanPool,
+    PatchMerging,
+    PatchTokenizer,
+    Positions,
+    SPTPooling,
+    WindowAttention,
+)
+from smallvit.models.base import (
+    Backbone,
+    BackboneConfig,
+    Size,
+    drop_rates,
+    init_linear,
+    require_multiple,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwinConfig(BackboneConfig):
+    """Stages of window attention; the width doubles from one to the next.
+
+    Attributes:
+        dim: Width of the first stage.
+        depths: Blocks of each stage.
+        num_heads: Heads of each stage.
+        mlp_ratio: Hidden width of the MLP over the stage's width.
+        patch_size: Side of a patch.
+        window: Side of a window, in tokens.
+        absolute: Adds a learned absolute position table too.
+        ramp: Stochastic depth rises with depth instead of being constant.
+    """
+
+    dim: int
+    depths: tuple[int, ...]
+    num_heads: tuple[int, ...]
+    mlp_ratio: float
+    patch_size: int
+    window: int
+    absolute: bool = False
+    ramp: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stages = len(self.depths)
+        stride = self.patch_size * 2 ** (stages - 1)
+        why = f"patches of {self.patch_size} pixels are merged by 2 {stages - 1} times"
+        require_multiple(self.image_size, stride, why)
+        for side in self.image_size:
+            if not self.fits(side):
+                sizes = range(stride, side + stride * self.window + 1, stride)
+                good = [n for n in sizes if self.fits(n)]
+                near = sorted(good, key=lambda n: abs(n - side))[:2]
+                raise ValueError(
+                    f"image_size {self.image_size[0]}×{self.image_size[1]} does not divide into "
+                    f"windows of {self.window} tokens at every stage; the nearest sides that do "
+                    f"are {' and '.join(map(str, sorted(near)))}"
+                )
+
+    def fits(self, side: int) -> bool:
+        """Whether every stage's grid is whole windows, or no larger than one."""
+        grids = [side // self.patch_size // 2**i for i in range(len(self.depths))]
+        return all(grid <= self.window or grid % self.window == 0 for grid in grids)
+
+    @property
+    def grid(self) -> Size:
+        """Rows and columns of the first stage."""
+        height, width = self.image_size
+        return height // self.patch_size, width // self.patch_size
+
+
+class PatchEmbedding(PatchTokenizer):
+    """Patches, normalised after their projection."""
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
+        super().__init__(in_channels, dim, patch_size)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
+        """Returns one token a patch, row by row."""
+        tokens: Tensor = self.norm(super().forward(images))
+        return tokens
+
+
+class Swin(Backbone):
+    """The shifted-window transformer."""
+
+    Config = SwinConfig
+
+    def __init__(self, config: SwinConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim, grid = config.dim, config.grid
+        channels, patch = config.in_channels, config.patch_size
+        self.tokenizer = (
+            SPT(channels, dim, patch, shift=config.shift, directions=config.directions)
+            if config.spt
+            else PatchEmbedding(channels, dim, patch)
+        )
+        self.positions = Positions("learned" if config.absolute else "none", grid, dim)
+        self.dropout = nn.Dropout(config.dropout)
+        rates = iter(drop_rates(config.drop_path, sum(config.depths), ramp=config.ramp))
+        self.stages = nn.ModuleList()
+        self.mergings = nn.ModuleList()
+        for depth, num_heads in zip(config.depths, config.num_heads, strict=True):
+            if self.stages:
+                merging = (
+                    SPTPooling(dim, grid, directions=config.directions)
+                    if config.spt
+                    else PatchMerging(dim, grid)
+                )
+                self.mergings.append(merging)
+                dim, grid = 2 * dim, merging.grid
+            blocks = [self._block(dim, num_heads, grid, i, next(rates)) for i in range(depth)]
+            self.stages.append(nn.ModuleList(blocks))
+        self.grid = grid
+        self.norm = nn.LayerNorm(dim)
+        self.pool = MeanPool()
+        self.head = self.make_head(dim)
+        self.apply(partial(init_linear, xavier=False))
+
+    def _block(self, dim: int, num_heads: int, grid: Size, index: int, rate: float) -> Block:
+        config = self.config
+        attention = WindowAttention(
+            dim,
+            num_heads,
+            grid=grid,
+            window=config.window,
+            shifted=index % 2 == 1,
+            **config.lsa,
+            **config.dropouts,
+        )
+        return Block(attention, dim, config.mlp_ratio, dropout=config.dropout, drop_path=rate)
+
+    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+        """Stages with merging between them."""
+        x = self.dropout(self.positions(self.tokenizer(images)))
+        for merging, stage in zip([nn.Identity(), *self.mergings], self.stages, strict=True):
+            x = merging(x)
+            for block in stage:
+                x = block(x, weights=weights)
+        x = self.norm(x)
+        return Features(x, self.grid, self.pool(x))
+
+
+_SWIN_TINY: dict[str, Any] = {
+    "dim": 96,
+    "depths": (2, 6, 4),
+    "num_heads": (3, 6, 12),
+    "mlp_ratio": 2,
+    "window": 4,
+    "absolute": True,
+    "drop_path": 0.1,
+    "ramp": False,
+}
+
+#: name → (paper's image size, options)
+VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "swin_tiny_p2": (32, {**_SWIN_TINY, "patch_size": 2}),
+    "swin_tiny_p4": (64, {**_SWIN_TINY, "patch_size": 4}),
+    "swin_t": (
+        224,
+        {
+            "dim": 96,
+            "depths": (2, 2, 6, 2),
+            "num_heads": (3, 6, 12, 24),
+            "mlp_ratio": 4,
+            "patch_size": 4,
+            "window": 7,
+            "drop_path": 0.1,
+        },
+    ),
+}

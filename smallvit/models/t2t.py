@@ -1,0 +1,184 @@
+"""T2T: soft splits with a transformer between them, then a ViT; the SPT paper's and T2T-ViT-14.
+
+Deliberate differences from the reference code:
+- Blocks have one residual around each branch; the small reference adds a second.
+- The small reference's unused norm in front of the projection does not exist.
+- `+spt` shifts by half the first split's stride (one pixel for the small model, as released).
+- `+lsa` on T2T-ViT-14 leaves its performers as they are: they have no similarity matrix.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers import (
+    Attention,
+    Block,
+    ClassToken,
+    Features,
+    Performer,
+    Positions,
+    TokenTransformer,
+    soft_split,
+)
+from smallvit.layers.tokenizers import num_views
+from smallvit.models.base import (
+    Backbone,
+    BackboneConfig,
+    Size,
+    drop_rates,
+    init_linear,
+    require_multiple,
+)
+
+_SMALL_SPLIT = (3, 2, 1)
+_LARGEST_FOR_TWO = 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class T2TConfig(BackboneConfig):
+    """Soft splits and the encoder behind them.
+
+    Attributes:
+        dim: Width of the encoder.
+        depth: Number of its blocks.
+        num_heads: Number of heads.
+        mlp_ratio: Hidden width of the MLP over dim.
+        token_dim: Width of the transformers between splits.
+        first_split: Kernel, stride and padding of the first split; the others are 3, 2, 1.
+        num_splits: How many; 0 chooses two for pictures up to 48 pixels and three above.
+        performers: Linear attention between the splits instead of softmax.
+        ramp: Stochastic depth rises with depth instead of being constant.
+    """
+
+    dim: int
+    depth: int
+    num_heads: int
+    mlp_ratio: float
+    token_dim: int = 64
+    first_split: tuple[int, int, int] = _SMALL_SPLIT
+    num_splits: int = 0
+    performers: bool = False
+    ramp: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        strides = [stride for _, stride, _ in self.splits]
+        unit = 1
+        for stride in strides:
+            unit *= stride
+        why = f"the soft splits have strides {', '.join(map(str, strides))}"
+        require_multiple(self.image_size, unit, why)
+
+    @property
+    def splits(self) -> list[tuple[int, int, int]]:
+        """Kernel, stride and padding of each soft split."""
+        count = self.num_splits or (2 if max(self.image_size) <= _LARGEST_FOR_TWO else 3)
+        return [self.first_split, *[_SMALL_SPLIT] * (count - 1)]
+
+    @property
+    def grids(self) -> list[Size]:
+        """Rows and columns of tokens after each soft split."""
+        grids = [self.image_size]
+        for kernel, stride, padding in self.splits:
+            height, width = ((side + 2 * padding - kernel) // stride + 1 for side in grids[-1])
+            grids.append((height, width))
+        return grids[1:]
+
+
+class SoftSplits(nn.Module):
+    """All soft splits, the transformers between them, and the projection to the encoder."""
+
+    def __init__(self, config: T2TConfig) -> None:
+        super().__init__()
+        self.splits, self.grids = config.splits, config.grids
+        width = config.in_channels * (num_views(config.directions) if config.spt else 1)
+        self.transformers = nn.ModuleList()
+        for kernel, _, _ in self.splits[:-1]:
+            tokens = width * kernel**2
+            self.transformers.append(
+                Performer(tokens, config.token_dim, dropout=config.dropout)
+                if config.performers
+                else TokenTransformer(tokens, config.token_dim, **config.lsa, **config.dropouts)
+            )
+            width = config.token_dim
+        self.proj = nn.Linear(width * self.splits[-1][0] ** 2, config.dim)
+
+    def forward(
+        self, images: Float[Tensor, "B C H W"], *, weights: list[Tensor] | None = None
+    ) -> Float[Tensor, "B N D"]:
+        """Returns the encoder's tokens.
+
+        Args:
+            weights: A list to which the attention weights are appended.
+        """
+        x = soft_split(images, *self.splits[0])
+        for transformer, grid, split in zip(
+            self.transformers, self.grids, self.splits[1:], strict=False
+        ):
+            x = transformer(x, weights=weights)
+            x = soft_split(x.transpose(1, 2).unflatten(2, grid), *split)
+        tokens: Tensor = self.proj(x)
+        return tokens
+
+
+class T2T(Backbone):
+    """The tokens-to-token transformer."""
+
+    Config = T2TConfig
+
+    def __init__(self, config: T2TConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.dim
+        self.tokenizer = SoftSplits(config)
+        self.pool = ClassToken(dim)
+        self.positions = Positions("sine", config.grids[-1], dim, prefix=1)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                Attention(dim, config.num_heads, **config.lsa, **config.dropouts),
+                dim,
+                config.mlp_ratio,
+                dropout=config.dropout,
+                drop_path=rate,
+            )
+            for rate in drop_rates(config.drop_path, config.depth, ramp=config.ramp)
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.head = self.make_head(dim)
+        self.apply(partial(init_linear, xavier=False))
+        nn.init.trunc_normal_(self.pool.token, std=0.02)
+
+    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+        """Soft splits, blocks, norm, class token."""
+        images = self.shifted(images, self.config.first_split[1])
+        x = self.pool.prepend(self.tokenizer(images, weights=weights))
+        x = self.dropout(self.positions(x))
+        for block in self.blocks:
+            x = block(x, weights=weights)
+        x = self.norm(x)
+        return Features(x[:, 1:], self.config.grids[-1], self.pool(x))
+
+
+#: name → (paper's image size, options)
+VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "t2t_12": (32, {"dim": 256, "depth": 12, "num_heads": 4, "mlp_ratio": 2, "drop_path": 0.1}),
+    "t2t_14": (
+        224,
+        {
+            "dim": 384,
+            "depth": 14,
+            "num_heads": 6,
+            "mlp_ratio": 3,
+            "first_split": (7, 4, 2),
+            "num_splits": 3,
+            "performers": True,
+            "drop_path": 0.1,
+            "ramp": True,
+        },
+    ),
+}
