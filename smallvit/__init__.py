@@ -1,3 +1,52 @@
-"""smallvit"""
+"""Vision transformers that learn from small datasets.
+
+Public names load on first use: importing smallvit imports nothing heavy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smallvit.interop.references import load_reference
+    from smallvit.interop.timm import localize
+    from smallvit.layers import LSA, SPT, Features, SeqPool
+    from smallvit.losses import DRLoc
+    from smallvit.models import create_model, list_models
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "DRLoc": "smallvit.losses",
+    "Features": "smallvit.layers",
+    "LSA": "smallvit.layers",
+    "SPT": "smallvit.layers",
+    "SeqPool": "smallvit.layers",
+    "create_model": "smallvit.models",
+    "list_models": "smallvit.models",
+    "load_reference": "smallvit.interop.references",
+    "localize": "smallvit.interop.timm",
+}
+
+__all__ = [
+    "LSA",
+    "SPT",
+    "DRLoc",
+    "Features",
+    "SeqPool",
+    "create_model",
+    "list_models",
+    "load_reference",
+    "localize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'smallvit' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

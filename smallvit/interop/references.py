@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: Tensors a checkpoint may carry and a model does not need, and why.
 DROPPED = {
-    r"tokens_to_token\.norm\.(weight|bias)": "stands in T2T's checkpoints, never used by its forward",
+    r"tokens_to_token\.norm\.(weight|bias)": "stands in T2T's checkpoints, is never used",
     r".*attn_mask": "computed from the grid",
     r".*relative_position_index": "computed from the window",
     r".*num_batches_tracked": "counts training steps only",

@@ -5,7 +5,7 @@ N tokens, D width, M heads, E head width, K classes.
 """
 
 from smallvit.layers.attention import LSA, Attention, TalkingHeads, attend
-from smallvit.layers.blocks import Block, ChannelNorm, DropPath, LayerScale, Mlp
+from smallvit.layers.blocks import Block, ChannelNorm, DropPath, LayerScale, Mlp, Stack
 from smallvit.layers.convolutional import ConvAttention
 from smallvit.layers.features import Features
 from smallvit.layers.merging import PatchMerging, PiTPooling, SPTPooling
@@ -36,6 +36,7 @@ __all__ = [
     "Positions",
     "SPTPooling",
     "SeqPool",
+    "Stack",
     "TalkingHeads",
     "TokenTransformer",
     "WindowAttention",

@@ -80,8 +80,8 @@ def attend(
     return F.dropout(weight, dropout).to(v.dtype) @ v
 
 
-class Attention(nn.Module):
-    """Multi-head attention, plain or local.
+class MultiHead(nn.Module):
+    """What all multi-head attentions over one set of tokens share: projections and switches.
 
     Args:
         dim: Width of the tokens.
@@ -154,6 +154,10 @@ class Attention(nn.Module):
             weights=weights,
         )
         return x.transpose(1, 2).flatten(2)
+
+
+class Attention(MultiHead):
+    """Multi-head attention, plain or local, with the arguments of `MultiHead`."""
 
     def forward(
         self,

@@ -123,3 +123,18 @@ class Block(nn.Module):
             x = self.norm2(x)
             return x + self.drop_path(self.scale2(self.mlp(x)))
         return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+
+
+class Stack(nn.ModuleList):
+    """Blocks one after the other."""
+
+    def forward(
+        self,
+        x: Float[Tensor, "B N D"],
+        *context: Float[Tensor, "B n D"],
+        weights: list[Tensor] | None = None,
+    ) -> Float[Tensor, "B N D"]:
+        """Applies every block; the arguments are those of `Block`."""
+        for block in self:
+            x = block(x, *context, weights=weights)
+        return x

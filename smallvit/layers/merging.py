@@ -1,7 +1,5 @@
 """Between stages: fewer, wider tokens. All take and return tokens with `prefix` class tokens."""
 
-from typing import cast
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -58,7 +56,7 @@ class PiTPooling(_PoolingWithClass):
 
     def pool(self, image: Float[Tensor, "B D h w"]) -> Float[Tensor, "B n d"]:
         """Halves the grid, rounding up."""
-        return cast(Tensor, self.proj(self.depthwise(image).flatten(2).transpose(1, 2)))
+        return self.proj(self.depthwise(image).flatten(2).transpose(1, 2))
 
 
 class SPTPooling(_PoolingWithClass):
@@ -79,4 +77,4 @@ class SPTPooling(_PoolingWithClass):
 
     def pool(self, image: Float[Tensor, "B D h w"]) -> Float[Tensor, "B n d"]:
         """Halves the grid."""
-        return cast(Tensor, self.spt(image))
+        return self.spt(image)

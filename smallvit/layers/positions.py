@@ -58,12 +58,11 @@ class Positions(nn.Module):
         super().__init__()
         self.grid, self.prefix = grid, prefix
         tokens = prefix + grid[0] * grid[1]
+        self.table: nn.Parameter | None = None
         if kind == "learned":
             self.table = nn.Parameter(std * torch.randn(1, tokens, dim))
         elif kind == "sine":
             self.table = nn.Parameter(sinusoid(tokens, dim), requires_grad=False)
-        else:
-            self.table = None
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Returns the tokens with their positions added."""

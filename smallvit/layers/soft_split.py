@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers.attention import Attention
+from smallvit.layers.attention import MultiHead
 from smallvit.layers.blocks import Mlp
 
 
@@ -18,20 +18,15 @@ def soft_split(
     return F.unfold(images, kernel, stride=stride, padding=padding).transpose(1, 2)
 
 
-class ValueAttention(Attention):
+class ValueAttention(MultiHead):
     """One head whose values skip the attention: V + proj(attention)."""
 
     def forward(
-        self,
-        x: Float[Tensor, "B N D"],
-        context: None = None,
-        *,
-        weights: list[Tensor] | None = None,
+        self, x: Float[Tensor, "B N D"], *, weights: list[Tensor] | None = None
     ) -> Float[Tensor, "B N d"]:
         """Tokens attend to each other.
 
         Args:
-            context: Not used: these tokens attend to themselves.
             weights: A list to which the attention weights are appended.
         """
         q, k, v = self.split(self.qkv(x), 3)

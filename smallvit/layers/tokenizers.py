@@ -1,6 +1,7 @@
 """From pictures to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
 
 import math
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -21,6 +22,17 @@ def num_views(directions: Directions) -> int:
     if directions not in _OFFSETS:
         raise ValueError(f"directions is {directions!r}: allowed are {get_args(Directions)}")
     return 1 + len(_OFFSETS[directions])
+
+
+def shift_pixels(shift: float, patch_size: int) -> int:
+    """A shift in pixels from a fraction of the patch, rounded down; refuses less than one."""
+    pixels = math.floor(shift * patch_size)
+    if pixels < 1:
+        raise ValueError(
+            f"shift {shift} of a patch of {patch_size} pixels is less than one pixel; "
+            f"use a shift of at least {1 / patch_size:g} or larger patches"
+        )
+    return pixels
 
 
 def _views(images: Tensor, shift: int, directions: Directions) -> list[Tensor]:
@@ -78,12 +90,7 @@ class SPT(nn.Module):
     ) -> None:
         super().__init__()
         self.patch_size, self.directions = patch_size, directions
-        self.shift = math.floor(shift * patch_size)
-        if self.shift < 1:
-            raise ValueError(
-                f"shift {shift} of a patch of {patch_size} pixels is less than one pixel; "
-                f"use a shift of at least {1 / patch_size:g} or larger patches"
-            )
+        self.shift = shift_pixels(shift, patch_size)
         width = num_views(directions) * in_channels * patch_size**2
         self.norm = nn.LayerNorm(width)
         self.proj = nn.Linear(width, dim)
@@ -117,8 +124,7 @@ class ConvTokenizer(nn.Module):
         super().__init__()
         widths = [in_channels, *[64] * (layers - 1), dim]
         self.convs = nn.ModuleList(
-            nn.Conv2d(a, b, kernel, stride, kernel // 2, bias=False)
-            for a, b in zip(widths[:-1], widths[1:], strict=True)
+            nn.Conv2d(a, b, kernel, stride, kernel // 2, bias=False) for a, b in pairwise(widths)
         )
         self.pool = nn.MaxPool2d(3, 2, 1)
 

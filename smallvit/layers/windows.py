@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers.attention import Attention, attend
+from smallvit.layers.attention import MultiHead, attend
 
 
 def relative_index(window: tuple[int, int]) -> Tensor:
@@ -36,7 +36,7 @@ def _partition(x: Float[Tensor, "B h w c"], window: Sequence[int]) -> Float[Tens
     return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
-class WindowAttention(Attention):
+class WindowAttention(MultiHead):
     """Attention inside windows of the grid, optionally rolled by half a window.
 
     Along an axis where the grid is no larger than the window, the window is the grid and
@@ -88,7 +88,10 @@ class WindowAttention(Attention):
             raise ValueError(
                 f"a grid of {grid[0]}×{grid[1]} tokens has no whole windows of {window}"
             )
-        by = [side // 2 if shifted and size > side else 0 for size, side in zip(grid, self.window)]
+        by = [
+            side // 2 if shifted and size > side else 0
+            for size, side in zip(grid, self.window, strict=True)
+        ]
         self.shift = (by[0], by[1])
         entries = (2 * self.window[0] - 1) * (2 * self.window[1] - 1)
         self.bias_table = nn.Parameter(

@@ -8,8 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers import Features, Positions, WindowAttention, resample, shifted_stack
-from smallvit.layers.tokenizers import Directions
+from smallvit.layers import (
+    SPT,
+    Features,
+    PatchTokenizer,
+    Positions,
+    WindowAttention,
+    resample,
+    shifted_stack,
+)
+from smallvit.layers.tokenizers import Directions, num_views, shift_pixels
 
 Size = tuple[int, int]
 
@@ -89,25 +97,36 @@ class BackboneConfig:
                 raise ValueError(f"{field.name} is {value!r}: allowed are {', '.join(allowed)}")
 
     @property
-    def lsa(self) -> dict[str, bool]:
+    def lsa(self) -> dict[str, Any]:
         """The two switches as attention layers take them."""
         return {"temperature": self.temperature, "masked": self.masked}
 
     @property
-    def dropouts(self) -> dict[str, float]:
+    def dropouts(self) -> dict[str, Any]:
         """The two dropouts as attention layers take them."""
         return {"dropout": self.dropout, "attn_dropout": self.attn_dropout}
+
+    @property
+    def stacked_channels(self) -> int:
+        """Channels of what `Backbone.shifted` returns."""
+        return self.in_channels * (num_views(self.directions) if self.spt else 1)
 
 
 class Backbone(nn.Module):
     """Pictures to `Features` to logits.
 
     A family builds its parts in `__init__`, sets `config` and `head`, and writes `encode`.
+
+    Attributes:
+        dim: Width of its features.
+        grid: Rows and columns of its features.
     """
 
     Config: ClassVar[type[BackboneConfig]]
     local: ClassVar[bool] = True  # whether LSA applies
     config: Any
+    dim: int
+    grid: Size
     head: nn.Module
     name: str = ""
 
@@ -134,8 +153,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
         """Logits."""
-        logits: Tensor = self.head(self.forward_features(images).pooled)
-        return logits
+        return self.head(self.forward_features(images).pooled)
 
     def attention_maps(self, images: Float[Tensor, "B C H W"]) -> list[Tensor]:
         """The weights of every attention, first layer first."""
@@ -143,8 +161,19 @@ class Backbone(nn.Module):
         self.forward_features(images, weights=weights)
         return weights
 
-    def make_head(self, dim: int) -> nn.Module:
-        """The linear head, or nothing where there are no classes."""
+    def make_tokenizer(
+        self, dim: int, plain: type[PatchTokenizer] = PatchTokenizer
+    ) -> SPT | PatchTokenizer:
+        """Shifted patches, or plain ones."""
+        config = self.config
+        if not config.spt:
+            return plain(config.in_channels, dim, config.patch_size)
+        options = {"shift": config.shift, "directions": config.directions}
+        return SPT(config.in_channels, dim, config.patch_size, **options)
+
+    def make_head(self, dim: int, grid: Size) -> nn.Module:
+        """Notes what the features are; returns the head, or nothing where there are no classes."""
+        self.dim, self.grid = dim, grid
         classes = self.config.num_classes
         return nn.Linear(dim, classes) if classes else nn.Identity()
 
@@ -152,7 +181,7 @@ class Backbone(nn.Module):
         """The stack that SPT puts in front of a convolution or soft split of that stride."""
         if not self.config.spt:
             return images
-        shift = max(int(self.config.shift * stride), 1)
+        shift = shift_pixels(self.config.shift, stride)
         return shifted_stack(images, shift, self.config.directions)
 
     def resized(self, image_size: int | Size) -> Self:
@@ -185,3 +214,26 @@ def init_linear(module: nn.Module, *, xavier: bool) -> None:
             nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+SPT_LSA = "SPT + LSA (2112.13492)"
+DRLOC = "DRLoc (2106.03746)"
+COMPACT = "Compact Transformers (2104.05704)"
+STANDARD = "ViT (2010.11929), as in timm"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a family's table.
+
+    Attributes:
+        model: The family's class.
+        paper: Where these sizes come from.
+        image_size: The picture size of that paper.
+        options: What its config is made of.
+    """
+
+    model: type[Backbone]
+    paper: str
+    image_size: int
+    options: dict[str, Any]

@@ -13,8 +13,16 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers import SPT, Attention, Block, ClassToken, Features, PatchTokenizer, Positions
-from smallvit.models.base import Backbone, BackboneConfig, Size, init_linear, require_multiple
+from smallvit.layers import Attention, Block, ClassToken, Features, Positions, Stack
+from smallvit.models.base import (
+    SPT_LSA,
+    Backbone,
+    BackboneConfig,
+    Size,
+    Variant,
+    init_linear,
+    require_multiple,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,23 +72,15 @@ class CaiT(Backbone):
     def __init__(self, config: CaiTConfig) -> None:
         super().__init__()
         self.config = config
-        dim, patch = config.dim, config.patch_size
-        self.tokenizer = (
-            SPT(config.in_channels, dim, patch, shift=config.shift, directions=config.directions)
-            if config.spt
-            else PatchTokenizer(config.in_channels, dim, patch)
-        )
+        dim = config.dim
+        self.tokenizer = self.make_tokenizer(dim)
         self.positions = Positions("learned", config.grid, dim, std=1.0)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            self._block(i, masked=config.masked) for i in range(config.depth)
-        )
+        self.blocks = Stack(self._block(i, masked=config.masked) for i in range(config.depth))
         self.pool = ClassToken(dim)
-        self.class_blocks = nn.ModuleList(
-            self._block(i, masked=False) for i in range(config.class_depth)
-        )
+        self.class_blocks = Stack(self._block(i, masked=False) for i in range(config.class_depth))
         self.norm = nn.LayerNorm(dim)
-        self.head = self.make_head(dim)
+        self.head = self.make_head(dim, config.grid)
         self.apply(partial(init_linear, xavier=True))
         nn.init.normal_(self.pool.token)
 
@@ -105,14 +105,12 @@ class CaiT(Backbone):
         )
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
-        """Patch layers, then class layers; tokens are the patch tokens, as class layers see them."""
+        """Patch layers, then class layers; tokens are the patches as class layers see them."""
         x = self.dropout(self.positions(self.tokenizer(images)))
-        for block in self.blocks:
-            x = block(x, weights=weights)
+        x = self.blocks(x, weights=weights)
         asking = self.pool.prepend(x)[:, :1]
-        for block in self.class_blocks:
-            asking = block(asking, x, weights=weights)
-        return Features(x, self.config.grid, self.norm(self.pool(asking)))
+        asking = self.class_blocks(asking, x, weights=weights)
+        return Features(x, self.grid, self.norm(self.pool(asking)))
 
 
 _CAIT_24: dict[str, Any] = {
@@ -125,8 +123,7 @@ _CAIT_24: dict[str, Any] = {
     "drop_path": 0.1,
 }
 
-#: name → (paper's image size, options)
-VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "cait_24_p4": (32, {**_CAIT_24, "patch_size": 4}),
-    "cait_24_p8": (64, {**_CAIT_24, "patch_size": 8}),
+VARIANTS = {
+    "cait_24_p4": Variant(CaiT, SPT_LSA, 32, {**_CAIT_24, "patch_size": 4}),
+    "cait_24_p8": Variant(CaiT, SPT_LSA, 64, {**_CAIT_24, "patch_size": 8}),
 }

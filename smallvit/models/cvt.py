@@ -7,14 +7,12 @@ Deliberate differences from the reference code:
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers import Block, ChannelNorm, ConvAttention, Features, MeanPool
-from smallvit.layers.tokenizers import num_views
-from smallvit.models.base import Backbone, BackboneConfig, Size, drop_rates
+from smallvit.layers import Block, ChannelNorm, ConvAttention, Features, MeanPool, Stack
+from smallvit.models.base import DRLOC, Backbone, BackboneConfig, Size, Variant, drop_rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +56,7 @@ class Embedding(nn.Module):
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Returns one token a position, row by row."""
-        tokens: Tensor = self.norm(self.conv(image).flatten(2).transpose(1, 2))
-        return tokens
+        return self.norm(self.conv(image).flatten(2).transpose(1, 2))
 
 
 class CvT(Backbone):
@@ -71,7 +68,7 @@ class CvT(Backbone):
     def __init__(self, config: CvTConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.in_channels * (num_views(config.directions) if config.spt else 1)
+        width = config.stacked_channels
         grid = config.image_size
         rates = iter(drop_rates(config.drop_path, sum(config.depths), ramp=True))
         self.grids: list[Size] = []
@@ -89,11 +86,11 @@ class CvT(Backbone):
             self.embeddings.append(Embedding(width, dim, kernel, stride))
             grid = (-(-grid[0] // stride), -(-grid[1] // stride))
             blocks = [self._block(dim, num_heads, grid, next(rates)) for _ in range(depth)]
-            self.stages.append(nn.ModuleList(blocks))
+            self.stages.append(Stack(blocks))
             self.grids.append(grid)
             width = dim
         self.pool = MeanPool()
-        self.head = self.make_head(width)
+        self.head = self.make_head(width, grid)
 
     def _block(self, dim: int, num_heads: int, grid: Size, rate: float) -> Block:
         config = self.config
@@ -113,16 +110,15 @@ class CvT(Backbone):
         """Stages; nothing is normalised after the last block."""
         image = self.shifted(images, self.config.strides[0])
         for embedding, stage, grid in zip(self.embeddings, self.stages, self.grids, strict=True):
-            x = embedding(image)
-            for block in stage:
-                x = block(x, weights=weights)
+            x = stage(embedding(image), weights=weights)
             image = x.transpose(1, 2).unflatten(2, grid)
-        return Features(x, grid, self.pool(x))
+        return Features(x, self.grid, self.pool(x))
 
 
-#: name → (paper's image size, options)
-VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "cvt_13": (
+VARIANTS = {
+    "cvt_13": Variant(
+        CvT,
+        DRLOC,
         224,
         {
             "dims": (64, 192, 384),

@@ -11,17 +11,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import (
-    SPT,
     Attention,
     Block,
     ClassToken,
     Features,
-    PatchTokenizer,
     PiTPooling,
     Positions,
     SPTPooling,
+    Stack,
 )
-from smallvit.models.base import Backbone, BackboneConfig, Size, init_linear, require_multiple
+from smallvit.models.base import (
+    SPT_LSA,
+    Backbone,
+    BackboneConfig,
+    Size,
+    Variant,
+    init_linear,
+    require_multiple,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +76,7 @@ class PiT(Backbone):
         super().__init__()
         self.config = config
         dim, grid = config.dim, config.grid
-        channels, patch = config.in_channels, config.patch_size
-        self.tokenizer = (
-            SPT(channels, dim, patch, shift=config.shift, directions=config.directions)
-            if config.spt
-            else PatchTokenizer(channels, dim, patch)
-        )
+        self.tokenizer = self.make_tokenizer(dim)
         self.pool = ClassToken(dim)
         self.positions = Positions("learned", grid, dim, prefix=1, std=1.0)
         self.dropout = nn.Dropout(config.dropout)
@@ -89,10 +91,9 @@ class PiT(Backbone):
                 )
                 self.poolings.append(pooling)
                 dim, grid = 2 * dim, pooling.grid
-            self.stages.append(nn.ModuleList(self._block(dim, num_heads) for _ in range(depth)))
-        self.grid = grid
+            self.stages.append(Stack(self._block(dim, num_heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
-        self.head = self.make_head(dim)
+        self.head = self.make_head(dim, grid)
         self.apply(partial(init_linear, xavier=True))
         nn.init.normal_(self.pool.token)
 
@@ -110,9 +111,7 @@ class PiT(Backbone):
         """Stages with pooling between them; the class token goes along."""
         x = self.dropout(self.positions(self.pool.prepend(self.tokenizer(images))))
         for pooling, stage in zip([nn.Identity(), *self.poolings], self.stages, strict=True):
-            x = pooling(x)
-            for block in stage:
-                x = block(x, weights=weights)
+            x = stage(pooling(x), weights=weights)
         x = self.norm(x)
         return Features(x[:, 1:], self.grid, self.pool(x))
 
@@ -125,8 +124,7 @@ _PIT_TINY: dict[str, Any] = {
     "drop_path": 0.1,
 }
 
-#: name → (paper's image size, options)
-VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "pit_tiny_p2": (32, {**_PIT_TINY, "patch_size": 2}),
-    "pit_tiny_p4": (64, {**_PIT_TINY, "patch_size": 4}),
+VARIANTS = {
+    "pit_tiny_p2": Variant(PiT, SPT_LSA, 32, {**_PIT_TINY, "patch_size": 2}),
+    "pit_tiny_p4": Variant(PiT, SPT_LSA, 64, {**_PIT_TINY, "patch_size": 4}),
 }

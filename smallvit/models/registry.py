@@ -1,40 +1,22 @@
 """Every model by name: one table, `create_model` and `list_models`."""
 
 import difflib
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
+
 from smallvit.models import cait, cvt, pit, swin, t2t, vit
-from smallvit.models.base import Backbone, Size
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One row of the table.
-
-    Attributes:
-        model: The family's class.
-        image_size: The picture size of its paper.
-        options: What its config is made of.
-    """
-
-    model: type[Backbone]
-    image_size: int
-    options: dict[str, Any]
-
+from smallvit.models.base import Backbone, Size, Variant
 
 MODELS: dict[str, Variant] = {
-    name: Variant(model, image_size, options)
-    for model, table in (
-        (vit.ViT, vit.VARIANTS),
-        (cait.CaiT, cait.VARIANTS),
-        (pit.PiT, pit.VARIANTS),
-        (swin.Swin, swin.VARIANTS),
-        (t2t.T2T, t2t.VARIANTS),
-        (cvt.CvT, cvt.VARIANTS),
-    )
-    for name, (image_size, options) in table.items()
+    **vit.VARIANTS,
+    **cait.VARIANTS,
+    **pit.VARIANTS,
+    **swin.VARIANTS,
+    **t2t.VARIANTS,
+    **cvt.VARIANTS,
 }
 
 ADDONS: dict[str, dict[str, Any]] = {
@@ -92,9 +74,17 @@ def create_model(
         in_channels=in_channels,
         **{**variant.options, **addons, **options},
     )
-    model = variant.model(config)  # type: ignore[call-arg]  # every family takes its config
+    model = variant.model(config)
     model.name = name
     return model
+
+
+def count_parameters(name: str, *, num_classes: int) -> int:
+    """How many parameters a model has at its paper's size, fixed tables counted; allocates none."""
+    variant, _ = parse_name(name)
+    with torch.device("meta"):
+        model = create_model(name, num_classes=num_classes, image_size=variant.image_size)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def list_models(pattern: str = "*") -> list[str]:

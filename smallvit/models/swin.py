@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import (
-    SPT,
     Block,
     Features,
     MeanPool,
@@ -21,12 +20,16 @@ from smallvit.layers import (
     PatchTokenizer,
     Positions,
     SPTPooling,
+    Stack,
     WindowAttention,
 )
 from smallvit.models.base import (
+    DRLOC,
+    SPT_LSA,
     Backbone,
     BackboneConfig,
     Size,
+    Variant,
     drop_rates,
     init_linear,
     require_multiple,
@@ -95,8 +98,7 @@ class PatchEmbedding(PatchTokenizer):
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Returns one token a patch, row by row."""
-        tokens: Tensor = self.norm(super().forward(images))
-        return tokens
+        return self.norm(super().forward(images))
 
 
 class Swin(Backbone):
@@ -108,12 +110,7 @@ class Swin(Backbone):
         super().__init__()
         self.config = config
         dim, grid = config.dim, config.grid
-        channels, patch = config.in_channels, config.patch_size
-        self.tokenizer = (
-            SPT(channels, dim, patch, shift=config.shift, directions=config.directions)
-            if config.spt
-            else PatchEmbedding(channels, dim, patch)
-        )
+        self.tokenizer = self.make_tokenizer(dim, PatchEmbedding)
         self.positions = Positions("learned" if config.absolute else "none", grid, dim)
         self.dropout = nn.Dropout(config.dropout)
         rates = iter(drop_rates(config.drop_path, sum(config.depths), ramp=config.ramp))
@@ -129,11 +126,10 @@ class Swin(Backbone):
                 self.mergings.append(merging)
                 dim, grid = 2 * dim, merging.grid
             blocks = [self._block(dim, num_heads, grid, i, next(rates)) for i in range(depth)]
-            self.stages.append(nn.ModuleList(blocks))
-        self.grid = grid
+            self.stages.append(Stack(blocks))
         self.norm = nn.LayerNorm(dim)
         self.pool = MeanPool()
-        self.head = self.make_head(dim)
+        self.head = self.make_head(dim, grid)
         self.apply(partial(init_linear, xavier=False))
 
     def _block(self, dim: int, num_heads: int, grid: Size, index: int, rate: float) -> Block:
@@ -153,9 +149,7 @@ class Swin(Backbone):
         """Stages with merging between them."""
         x = self.dropout(self.positions(self.tokenizer(images)))
         for merging, stage in zip([nn.Identity(), *self.mergings], self.stages, strict=True):
-            x = merging(x)
-            for block in stage:
-                x = block(x, weights=weights)
+            x = stage(merging(x), weights=weights)
         x = self.norm(x)
         return Features(x, self.grid, self.pool(x))
 
@@ -171,11 +165,12 @@ _SWIN_TINY: dict[str, Any] = {
     "ramp": False,
 }
 
-#: name → (paper's image size, options)
-VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "swin_tiny_p2": (32, {**_SWIN_TINY, "patch_size": 2}),
-    "swin_tiny_p4": (64, {**_SWIN_TINY, "patch_size": 4}),
-    "swin_t": (
+VARIANTS = {
+    "swin_tiny_p2": Variant(Swin, SPT_LSA, 32, {**_SWIN_TINY, "patch_size": 2}),
+    "swin_tiny_p4": Variant(Swin, SPT_LSA, 64, {**_SWIN_TINY, "patch_size": 4}),
+    "swin_t": Variant(
+        Swin,
+        DRLOC,
         224,
         {
             "dim": 96,

@@ -9,7 +9,6 @@ Deliberate differences from the reference code:
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,14 +20,17 @@ from smallvit.layers import (
     Features,
     Performer,
     Positions,
+    Stack,
     TokenTransformer,
     soft_split,
 )
-from smallvit.layers.tokenizers import num_views
 from smallvit.models.base import (
+    DRLOC,
+    SPT_LSA,
     Backbone,
     BackboneConfig,
     Size,
+    Variant,
     drop_rates,
     init_linear,
     require_multiple,
@@ -95,7 +97,7 @@ class SoftSplits(nn.Module):
     def __init__(self, config: T2TConfig) -> None:
         super().__init__()
         self.splits, self.grids = config.splits, config.grids
-        width = config.in_channels * (num_views(config.directions) if config.spt else 1)
+        width = config.stacked_channels
         self.transformers = nn.ModuleList()
         for kernel, _, _ in self.splits[:-1]:
             tokens = width * kernel**2
@@ -121,8 +123,7 @@ class SoftSplits(nn.Module):
         ):
             x = transformer(x, weights=weights)
             x = soft_split(x.transpose(1, 2).unflatten(2, grid), *split)
-        tokens: Tensor = self.proj(x)
-        return tokens
+        return self.proj(x)
 
 
 class T2T(Backbone):
@@ -138,7 +139,7 @@ class T2T(Backbone):
         self.pool = ClassToken(dim)
         self.positions = Positions("sine", config.grids[-1], dim, prefix=1)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
+        self.blocks = Stack(
             Block(
                 Attention(dim, config.num_heads, **config.lsa, **config.dropouts),
                 dim,
@@ -149,7 +150,7 @@ class T2T(Backbone):
             for rate in drop_rates(config.drop_path, config.depth, ramp=config.ramp)
         )
         self.norm = nn.LayerNorm(dim)
-        self.head = self.make_head(dim)
+        self.head = self.make_head(dim, config.grids[-1])
         self.apply(partial(init_linear, xavier=False))
         nn.init.trunc_normal_(self.pool.token, std=0.02)
 
@@ -158,16 +159,20 @@ class T2T(Backbone):
         images = self.shifted(images, self.config.first_split[1])
         x = self.pool.prepend(self.tokenizer(images, weights=weights))
         x = self.dropout(self.positions(x))
-        for block in self.blocks:
-            x = block(x, weights=weights)
-        x = self.norm(x)
-        return Features(x[:, 1:], self.config.grids[-1], self.pool(x))
+        x = self.norm(self.blocks(x, weights=weights))
+        return Features(x[:, 1:], self.grid, self.pool(x))
 
 
-#: name → (paper's image size, options)
-VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "t2t_12": (32, {"dim": 256, "depth": 12, "num_heads": 4, "mlp_ratio": 2, "drop_path": 0.1}),
-    "t2t_14": (
+VARIANTS = {
+    "t2t_12": Variant(
+        T2T,
+        SPT_LSA,
+        32,
+        {"dim": 256, "depth": 12, "num_heads": 4, "mlp_ratio": 2, "drop_path": 0.1},
+    ),
+    "t2t_14": Variant(
+        T2T,
+        DRLOC,
         224,
         {
             "dim": 384,

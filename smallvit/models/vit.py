@@ -16,21 +16,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import (
-    SPT,
     Attention,
     Block,
     ConvTokenizer,
     Features,
-    PatchTokenizer,
     Positions,
+    Stack,
 )
 from smallvit.layers.pooling import ClassToken, Pool, make_pool
 from smallvit.layers.positions import Position
-from smallvit.layers.tokenizers import num_views
 from smallvit.models.base import (
+    COMPACT,
+    SPT_LSA,
+    STANDARD,
     Backbone,
     BackboneConfig,
     Size,
+    Variant,
     drop_rates,
     init_linear,
     require_multiple,
@@ -103,13 +105,13 @@ class ViT(Backbone):
         self.config = config
         dim = config.dim
         norm: Callable[[int], nn.Module] = partial(nn.LayerNorm, eps=config.eps)
-        self.tokenizer = _tokenizer(config)
+        self.tokenizer = self._conv_tokenizer() if config.convs else self.make_tokenizer(dim)
         self.pool = make_pool(config.pool, dim)
         std = {"xavier": 1.0, "compact": 0.2, "trunc": 0.02}[config.init]
         prefix = self.pool.prefix
         self.positions = Positions(config.position, config.grid, dim, prefix=prefix, std=std)
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
+        self.blocks = Stack(
             Block(
                 Attention(
                     dim,
@@ -128,13 +130,23 @@ class ViT(Backbone):
             for rate in drop_rates(config.drop_path, config.depth, ramp=config.ramp)
         )
         self.norm = norm(dim)
-        self.head = self.make_head(dim)
+        self.head = self.make_head(dim, config.grid)
         self.apply(partial(init_linear, xavier=config.init == "xavier"))
         if isinstance(self.pool, ClassToken) and config.init == "xavier":
             nn.init.normal_(self.pool.token)
         if isinstance(self.tokenizer, ConvTokenizer):
-            for conv in self.tokenizer.convs:
-                nn.init.kaiming_normal_(conv.weight)
+            for weight in self.tokenizer.parameters():
+                nn.init.kaiming_normal_(weight)
+
+    def _conv_tokenizer(self) -> ConvTokenizer:
+        config = self.config
+        return ConvTokenizer(
+            config.stacked_channels,
+            config.dim,
+            kernel=config.kernel,
+            layers=config.convs,
+            stride=config.conv_stride,
+        )
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Tokenizer, blocks, norm, pool."""
@@ -142,92 +154,53 @@ class ViT(Backbone):
             images = self.shifted(images, self.config.stride)
         x = self.pool.prepend(self.tokenizer(images))
         x = self.dropout(self.positions(x))
-        for block in self.blocks:
-            x = block(x, weights=weights)
-        x = self.norm(x)
-        return Features(x[:, self.pool.prefix :], self.config.grid, self.pool(x))
+        x = self.norm(self.blocks(x, weights=weights))
+        return Features(x[:, self.pool.prefix :], self.grid, self.pool(x))
 
 
-def _tokenizer(config: ViTConfig) -> nn.Module:
-    channels = config.in_channels
-    if config.convs:
-        if config.spt:
-            channels *= num_views(config.directions)
-        return ConvTokenizer(
-            channels,
-            config.dim,
-            kernel=config.kernel,
-            layers=config.convs,
-            stride=config.conv_stride,
-        )
-    if config.spt:
-        return SPT(
-            channels,
-            config.dim,
-            config.patch_size,
-            shift=config.shift,
-            directions=config.directions,
-        )
-    return PatchTokenizer(channels, config.dim, config.patch_size)
+def _sizes(dim: int, depth: int, num_heads: int, mlp_ratio: int) -> dict[str, Any]:
+    return {"dim": dim, "depth": depth, "num_heads": num_heads, "mlp_ratio": mlp_ratio}
 
 
-def _sizes(dim: int, num_heads: int, mlp_ratio: int) -> dict[str, Any]:
-    return {"dim": dim, "num_heads": num_heads, "mlp_ratio": mlp_ratio}
+def _small(patch_size: int, image_size: int) -> Variant:
+    options = {"patch_size": patch_size, "init": "xavier", "drop_path": 0.1}
+    return Variant(ViT, SPT_LSA, image_size, _sizes(192, 9, 12, 2) | options)
 
 
-_COMPACT_SIZES = {
-    2: _sizes(128, 2, 1),
-    4: _sizes(128, 2, 1),
-    6: _sizes(256, 4, 2),
-    7: _sizes(256, 4, 2),
-    14: _sizes(384, 6, 3),
-}
+def _compact(depth: int, image_size: int, **options: Any) -> Variant:
+    shared = {"post_norm": True, "init": "compact", "ramp": True}
+    dropouts = {"attn_dropout": 0.1, "drop_path": 0.1}
+    return Variant(ViT, COMPACT, image_size, _COMPACT[depth] | shared | dropouts | options)
+
+
+def _standard(patch_size: int, sizes: dict[str, Any]) -> Variant:
+    options = {"patch_size": patch_size, "qkv_bias": True, "eps": 1e-6, "ramp": True}
+    return Variant(ViT, STANDARD, 224, sizes | options)
+
+
 _COMPACT = {
-    depth: {
-        "depth": depth,
-        "post_norm": True,
-        "init": "compact",
-        "attn_dropout": 0.1,
-        "drop_path": 0.1,
-        "ramp": True,
-        **sizes,
-    }
-    for depth, sizes in _COMPACT_SIZES.items()
+    2: _sizes(128, 2, 2, 1),
+    4: _sizes(128, 4, 2, 1),
+    6: _sizes(256, 6, 4, 2),
+    7: _sizes(256, 7, 4, 2),
+    14: _sizes(384, 14, 6, 3),
 }
 _PATCHES = [*((depth, 4) for depth in _COMPACT), (7, 8), (7, 16)]
-_SMALL = {"depth": 9, **_sizes(192, 12, 2), "init": "xavier", "drop_path": 0.1}
-_TIMM = {"qkv_bias": True, "eps": 1e-6, "ramp": True}
+_KERNELS = [(3, 1, 1, 32), (3, 2, 1, 32), (7, 2, 2, 224)]  # kernel, convolutions, stride, image
 
-#: name → (paper's image size, options)
-VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "vit_9_p4": (32, {**_SMALL, "patch_size": 4}),
-    "vit_9_p8": (64, {**_SMALL, "patch_size": 8}),
+VARIANTS = {
+    "vit_9_p4": _small(4, 32),
+    "vit_9_p8": _small(8, 64),
+    **{f"vit_lite_{n}_p{p}": _compact(n, 32, patch_size=p) for n, p in _PATCHES},
+    **{f"compact_vit_{n}_p{p}": _compact(n, 32, patch_size=p, pool="seq") for n, p in _PATCHES},
     **{
-        f"vit_lite_{depth}_p{patch}": (32, {**_COMPACT[depth], "patch_size": patch})
-        for depth, patch in _PATCHES
-    },
-    **{
-        f"compact_vit_{depth}_p{patch}": (
-            32,
-            {**_COMPACT[depth], "patch_size": patch, "pool": "seq"},
+        f"cct_{n}_{kernel}x{convs}": _compact(
+            n, size, kernel=kernel, convs=convs, conv_stride=stride, pool="seq"
         )
-        for depth, patch in _PATCHES
+        for n in _COMPACT
+        for kernel, convs, stride, size in _KERNELS
     },
-    **{
-        f"cct_{depth}_{kernel}x{convs}": (
-            size,
-            {
-                **_COMPACT[depth],
-                "kernel": kernel,
-                "convs": convs,
-                "conv_stride": stride,
-                "pool": "seq",
-            },
-        )
-        for depth in _COMPACT
-        for kernel, convs, stride, size in ((3, 1, 1, 32), (3, 2, 1, 32), (7, 2, 2, 224))
-    },
-    "vit_base_p16": (224, {**_TIMM, "patch_size": 16, "depth": 12, **_sizes(768, 12, 4)}),
-    "vit_large_p16": (224, {**_TIMM, "patch_size": 16, "depth": 24, **_sizes(1024, 16, 4)}),
-    "vit_huge_p14": (224, {**_TIMM, "patch_size": 14, "depth": 32, **_sizes(1280, 16, 4)}),
+    "vit_base_p16": _standard(16, _sizes(768, 12, 12, 4)),
+    "vit_large_p16": _standard(16, _sizes(1024, 24, 16, 4)),
+    "vit_huge_p14": _standard(14, _sizes(1280, 32, 16, 4)),
 }

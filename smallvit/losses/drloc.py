@@ -1,0 +1,138 @@
+"""Dense relative localization (arXiv 2106.03746): a loss that makes tokens know their places.
+
+Pairs of tokens are drawn from the final grid; a small perceptron on both predicts how far apart
+they are. It is a training loss: its perceptron belongs to the loss and never to the model.
+
+Deliberate differences from the released code: targets are divided by the grid's side (its
+unnormalised ones with `normalised=False`); one hidden layer, as the paper says (two with
+`hidden_layers=2`); grids may be rectangles; draws come from a generator that is passed in.
+"""
+
+from itertools import pairwise
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from smallvit.layers import Features
+
+Mode = Literal["l1", "ce", "cbr"]
+
+_FINEST = 7
+_VARIANCE_WEIGHT = 1e-3
+_VARIANCE_EPS = 1e-8
+
+
+def pool_stride(side: int) -> int:
+    """The whole number nearest to side / 7: finer grids are average-pooled by it."""
+    return max(round(side / _FINEST), 1)
+
+
+class DRLoc(nn.Module):
+    """The loss on `Features`.
+
+    Modes: "l1" regresses the two distances; "ce" classifies them, one class an offset, and sums
+    both axes; "cbr" regresses the expectation of that classification, each squared error over
+    its variance plus a small multiple of the log variance. The minimum is 0 for l1 and ce, and
+    2 · 0.001 · ln(1e-8) ≈ −0.037 for cbr, where all predictions are certain and right.
+
+    Args:
+        dim: Width of the tokens.
+        grid: Rows and columns of tokens.
+        mode: How distances are predicted.
+        pairs: Pairs drawn a picture.
+        normalised: Divides l1's targets by the grid's side, as in the paper.
+        hidden: Width of the perceptron.
+        hidden_layers: Its hidden layers.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        grid: tuple[int, int],
+        *,
+        mode: Mode = "l1",
+        pairs: int = 64,
+        normalised: bool = True,
+        hidden: int = 512,
+        hidden_layers: int = 1,
+    ) -> None:
+        super().__init__()
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode is {mode!r}: allowed are {', '.join(get_args(Mode))}")
+        if pairs < 1 or hidden_layers < 1:
+            raise ValueError(f"pairs {pairs} and hidden_layers {hidden_layers} must be at least 1")
+        self.mode, self.pairs, self.normalised = mode, pairs, normalised
+        self.before = grid
+        self.stride = (pool_stride(grid[0]), pool_stride(grid[1]))
+        self.grid = (-(-grid[0] // self.stride[0]), -(-grid[1] // self.stride[1]))
+        widths = [2 * dim, *[hidden] * hidden_layers]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.perceptron = nn.Sequential(*layers)
+        self.predict = nn.Linear(hidden, 2 if mode == "l1" else sum(self.grid))
+
+    def pool(self, features: Features) -> Float[Tensor, "B n D"]:
+        """Tokens on a grid of about 7×7 or coarser; a last odd row or column is kept."""
+        if features.grid != self.before:
+            raise ValueError(f"made for a grid of {self.before} and got one of {features.grid}")
+        if self.stride == (1, 1):
+            return features.tokens
+        image = features.tokens.transpose(1, 2).unflatten(2, self.before)
+        image = F.avg_pool2d(image, self.stride, ceil_mode=True, count_include_pad=False)
+        return image.flatten(2).transpose(1, 2)
+
+    def draw(
+        self, batch: int, device: torch.device, generator: torch.Generator | None
+    ) -> Int[Tensor, "2 B m"]:
+        """The tokens of each pair, uniform over the grid and independent."""
+        tokens = self.grid[0] * self.grid[1]
+        shape = (2, batch, self.pairs)
+        where = generator.device if generator is not None else device
+        return torch.randint(tokens, shape, generator=generator, device=where).to(device)
+
+    def targets(self, pairs: Int[Tensor, "2 B m"]) -> Int[Tensor, "B m 2"]:
+        """How many rows and columns apart the tokens of each pair are."""
+        columns = self.grid[1]
+        place = torch.stack([pairs // columns, pairs % columns], -1)
+        return (place[0] - place[1]).abs()
+
+    def compare(
+        self, prediction: Float[Tensor, "B m c"], target: Int[Tensor, "B m 2"]
+    ) -> Float[Tensor, ""]:
+        """The loss of predictions, mean over all pairs."""
+        if self.mode == "l1":
+            sides = target.new_tensor(self.grid) if self.normalised else 1
+            return F.l1_loss(prediction, (target / sides).to(prediction.dtype))
+        axes = zip(prediction.split(self.grid, -1), target.unbind(-1), strict=True)
+        measure = F.cross_entropy if self.mode == "ce" else expected_offset
+        losses = [measure(logits.flatten(0, 1), offset.flatten()) for logits, offset in axes]
+        return losses[0] + losses[1]
+
+    def forward(
+        self, features: Features, generator: torch.Generator | None = None
+    ) -> Float[Tensor, ""]:
+        """The loss of one batch.
+
+        Args:
+            features: From `forward_features` of any backbone with a token grid.
+            generator: Where the pairs are drawn from; on any device.
+        """
+        tokens = self.pool(features)
+        pairs = self.draw(len(tokens), tokens.device, generator)
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        both = torch.cat([tokens[rows, pairs[0]], tokens[rows, pairs[1]]], -1)
+        return self.compare(self.predict(self.perceptron(both)), self.targets(pairs))
+
+
+def expected_offset(logits: Float[Tensor, "P c"], offset: Int[Tensor, "P"]) -> Float[Tensor, ""]:
+    """Regression by expectation with a variance term, mean over pairs."""
+    chance = logits.softmax(-1)
+    place = torch.arange(logits.shape[-1], device=logits.device, dtype=chance.dtype)
+    mean = chance @ place
+    variance = (chance * (place - mean[:, None]).square()).sum(-1) + _VARIANCE_EPS
+    error = (mean - offset).square()
+    return (error / variance + _VARIANCE_WEIGHT * variance.log()).mean()
