@@ -32,7 +32,7 @@ types: setup
 
 # Shapes in signatures are checked while testing; the checker and torch.compile do not mix.
 fast: setup
-	$(BIN)/python -m pytest -n 2 -m "not slow and not compiled" --jaxtyping-packages=smallvit,beartype.beartype
+	$(BIN)/python -m pytest -n 2 -m "not slow and not compiled" --jaxtyping-packages=smallvit,tests.shapes.check
 	$(BIN)/python -m pytest -n 2 -m "not slow and compiled"
 
 slow: setup

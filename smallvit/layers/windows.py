@@ -1,7 +1,5 @@
 """Window attention as in Swin: attention inside windows, with a learned relative bias."""
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -26,14 +24,9 @@ def shift_mask(grid: tuple[int, int], window: tuple[int, int], shift: tuple[int,
 
     rows = region(grid[0], window[0], shift[0])
     columns = region(grid[1], window[1], shift[1])
-    regions = _partition((3 * rows[:, None] + columns[None, :])[None, ..., None], window)[0, ..., 0]
+    regions = (3 * rows[:, None] + columns).unflatten(1, (-1, window[1]))
+    regions = regions.unflatten(0, (-1, window[0])).transpose(1, 2).flatten(2).flatten(0, 1)
     return (regions[:, :, None] != regions[:, None, :]).float() * -100.0
-
-
-def _partition(x: Float[Tensor, "B h w c"], window: Sequence[int]) -> Float[Tensor, "B W n c"]:
-    """Cuts a grid into windows, row by row."""
-    x = x.unflatten(2, (-1, window[1])).unflatten(1, (-1, window[0]))
-    return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)
 
 
 class WindowAttention(MultiHead):

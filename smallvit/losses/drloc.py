@@ -105,8 +105,8 @@ class DRLoc(nn.Module):
     ) -> Float[Tensor, ""]:
         """The loss of predictions, mean over all pairs."""
         if self.mode == "l1":
-            sides = target.new_tensor(self.grid) if self.normalised else 1
-            return F.l1_loss(prediction, (target / sides).to(prediction.dtype))
+            sides = prediction.new_tensor(self.grid if self.normalised else (1, 1))
+            return F.l1_loss(prediction, target / sides)
         axes = zip(prediction.split(self.grid, -1), target.unbind(-1), strict=True)
         measure = F.cross_entropy if self.mode == "ce" else expected_offset
         losses = [measure(logits.flatten(0, 1), offset.flatten()) for logits, offset in axes]

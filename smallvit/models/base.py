@@ -1,8 +1,9 @@
 """What every backbone shares: its config, its checks, and the way from pictures to logits."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self, get_args
+from numbers import Integral
+from typing import Any, ClassVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -22,14 +23,14 @@ from smallvit.layers.tokenizers import Directions, num_views, shift_pixels
 Size = tuple[int, int]
 
 
-def as_size(value: int | Iterable[int]) -> Size:
+def as_size(value: int | Sequence[int]) -> Size:
     """Height and width from one number or two."""
-    sides = (value, value) if isinstance(value, int) else tuple(value)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+    sides = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(sides) != 2 or not all(isinstance(side, Integral) and side > 0 for side in sides):
         raise ValueError(
             f"image_size is {value!r}: give one positive number, or two as (height, width)"
         )
-    return sides[0], sides[1]
+    return int(sides[0]), int(sides[1])
 
 
 def require_multiple(size: Size, unit: int, why: str) -> None:
@@ -184,7 +185,7 @@ class Backbone(nn.Module):
         shift = shift_pixels(self.config.shift, stride)
         return shifted_stack(images, shift, self.config.directions)
 
-    def resized(self, image_size: int | Size) -> Self:
+    def resized(self, image_size: int | Size) -> "Backbone":
         """This model for another picture size: same weights, positions resampled to its grid."""
         new = type(self)(replace(self.config, image_size=as_size(image_size)))
         new.name = self.name

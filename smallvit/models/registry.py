@@ -1,6 +1,7 @@
 """Every model by name: one table, `create_model` and `list_models`."""
 
 import difflib
+import re
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
@@ -87,9 +88,14 @@ def count_parameters(name: str, *, num_classes: int) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _natural(name: str) -> list[tuple[str, int]]:
+    """Sorts cct_2 before cct_14."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"([^\d]+)(\d*)", name)]
+
+
 def list_models(pattern: str = "*") -> list[str]:
     """Names that match a pattern such as "cct*"; with a "+" in it, add-ons are listed too."""
-    names = sorted(MODELS)
+    names = sorted(MODELS, key=_natural)
     if "+" in pattern:
         names = [
             base + suffix

@@ -1,0 +1,195 @@
+"""Every attention against its literal restatement, and what must hold for each."""
+
+import numpy as np
+import pytest
+import torch
+
+from smallvit.layers import (
+    LSA,
+    Attention,
+    ConvAttention,
+    Performer,
+    TokenTransformer,
+    WindowAttention,
+    attend,
+)
+from tests.arrays import arrays, assert_equal, noise, scramble
+from tests.oracles import attention as oracle
+
+HALVES = [(False, False), (True, False), (False, True), (True, True)]
+
+
+def each(function, x, *args, **kwargs):
+    """An oracle over the pictures of a batch."""
+    return np.stack([function(picture.numpy(), *args, **kwargs) for picture in x])
+
+
+def scale_of(module, default):
+    return module.scale.detach().numpy() if isinstance(module.scale, torch.Tensor) else default
+
+
+@pytest.mark.parametrize(("temperature", "masked"), HALVES)
+@pytest.mark.parametrize("qkv_bias", [False, True])
+def test_attention(temperature, masked, qkv_bias):
+    module = Attention(12, 3, qkv_bias=qkv_bias, temperature=temperature, masked=masked)
+    x = noise(2, 5, 12)
+    expected = each(
+        oracle.attention, x, arrays(scramble(module)), 3, scale_of(module, 0.5), masked=masked
+    )
+    assert_equal(module(x), expected)
+
+
+@pytest.mark.parametrize(("temperature", "masked"), HALVES)
+def test_talking_heads_mask_after_mixing(temperature, masked):
+    module = Attention(12, 3, head_dim=8, talking=True, temperature=temperature, masked=masked)
+    x = noise(2, 5, 12)
+    weights = arrays(scramble(module))
+    scale = scale_of(module, 8**-0.5)
+    expected = each(oracle.attention, x, weights, 3, scale, masked=masked, talking=True)
+    assert_equal(module(x), expected)
+
+
+def test_attention_to_a_context():
+    module = scramble(Attention(12, 3, qkv_bias=True, talking=True))
+    x, context = noise(2, 1, 12), noise(2, 7, 12, seed=2)
+    expected = np.stack(
+        [
+            oracle.attention(a.numpy(), arrays(module), 3, 0.5, context=b.numpy(), talking=True)
+            for a, b in zip(x, context, strict=True)
+        ]
+    )
+    assert_equal(module(x, context), expected)
+
+
+@pytest.mark.parametrize(("temperature", "masked"), HALVES)
+@pytest.mark.parametrize("grid", [(4, 6), (2, 4), (2, 2), (6, 6)])
+@pytest.mark.parametrize("shifted", [False, True])
+def test_window_attention(temperature, masked, grid, shifted):
+    module = WindowAttention(
+        8, 2, grid=grid, window=2, shifted=shifted, temperature=temperature, masked=masked
+    )
+    x = noise(2, grid[0] * grid[1], 8)
+    weights = arrays(scramble(module))
+    scale = scale_of(module, 0.5)
+    expected = each(
+        oracle.window_attention, x, weights, 2, grid, 2, int(shifted), scale, masked=masked
+    )
+    assert_equal(module(x), expected)
+
+
+def test_window_attention_refuses_a_grid_that_does_not_divide():
+    with pytest.raises(ValueError, match="6×5 tokens has no whole windows of 4"):
+        WindowAttention(8, 2, grid=(6, 5), window=4)
+
+
+@pytest.mark.parametrize("grid", [(4, 4), (5, 3)])
+def test_conv_attention(grid):
+    module = scramble(ConvAttention(8, 2, grid=grid, head_dim=4))
+    x = noise(2, grid[0] * grid[1], 8)
+    assert_equal(module(x), each(oracle.conv_attention, x, arrays(module), 2, grid, 4))
+
+
+@pytest.mark.parametrize(("temperature", "masked"), HALVES)
+def test_token_transformer(temperature, masked):
+    module = scramble(TokenTransformer(9, 6, temperature=temperature, masked=masked))
+    scale = scale_of(module.attention, 1 / 3)
+    x = noise(2, 5, 9)
+    expected = each(oracle.token_transformer, x, arrays(module), scale, masked=masked)
+    assert_equal(module(x), expected)
+
+
+def test_performer():
+    module = scramble(Performer(9, 6))
+    x = noise(2, 5, 9)
+    assert_equal(module(x), each(oracle.performer, x, arrays(module)))
+
+
+def test_temperature_starts_at_the_plain_scale():
+    local, plain = LSA(12, 3, masked=False), Attention(12, 3)
+    plain.load_state_dict({k: v for k, v in local.state_dict().items() if k != "scale"})
+    x = noise(2, 5, 12).float()
+    assert local.scale.shape == (3,)
+    torch.testing.assert_close(local(x), plain(x))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("tokens", [1, 2, 7])
+@pytest.mark.parametrize("bias", [False, True])
+def test_returned_weights_are_those_of_the_fused_path(masked, tokens, bias):
+    q, k = noise(2, 3, tokens, 4), noise(2, 3, tokens, 4, seed=2)
+    scale = noise(3, 1, 1, seed=3)
+    options = {"scale": scale, "masked": masked}
+    if bias:
+        options["bias"] = noise(3, tokens, tokens, seed=4)
+    identity = torch.eye(tokens, dtype=torch.float64).expand(2, 3, -1, -1)
+    fused = attend(q, k, identity, **options)  # values that are one-hot give back the weights
+    weights = []
+    attend(q, k, identity, **options, weights=weights)
+    torch.testing.assert_close(weights[0], fused, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 3, tokens, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("module", "x"),
+    [
+        (LSA(12, 3), (2, 5, 12)),
+        (Attention(12, 3, talking=True), (2, 5, 12)),
+        (WindowAttention(12, 3, grid=(4, 6), window=2, shifted=True, masked=True), (2, 24, 12)),
+        (ConvAttention(12, 3, grid=(4, 6), head_dim=4), (2, 24, 12)),
+        (TokenTransformer(9, 6, masked=True), (2, 5, 9)),
+        (Performer(9, 6), (2, 5, 9)),
+    ],
+    ids=lambda part: type(part).__name__ if isinstance(part, torch.nn.Module) else "",
+)
+def test_asking_for_weights_changes_nothing(module, x):
+    module = scramble(module)
+    x = noise(*x)
+    weights = []
+    torch.testing.assert_close(module(x, weights=weights), module(x), rtol=1e-10, atol=1e-10)
+    assert len(weights) == 1
+    assert weights[0].ndim == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("tokens", [1, 2, 65, 257])
+def test_lsa_in_every_precision(dtype, tokens):
+    module = LSA(16, 2).to(dtype)
+    x = (3 * noise(2, tokens, 16)).to(dtype)
+    weights = []
+    y = module(x, weights=weights)
+    assert y.isfinite().all()
+    torch.testing.assert_close(y.float(), module(x).float(), rtol=0.05, atol=0.05)
+    diagonal = weights[0].diagonal(dim1=-2, dim2=-1)
+    assert (diagonal == (1 if tokens == 1 else 0)).all()
+    total = weights[0].sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=1e-3, atol=1e-3)
+
+
+def test_lsa_under_autocast_gives_gradient_to_its_temperature():
+    module = LSA(16, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = module(noise(2, 5, 16).float()).square().sum()
+    loss.backward()
+    assert module.scale.grad.abs().min() > 0
+
+
+def test_mask_follows_the_number_of_tokens():
+    module = LSA(16, 2)
+    for tokens in (3, 9, 4):
+        weights = []
+        module(noise(1, tokens, 16).float(), weights=weights)
+        assert weights[0].shape == (1, 2, tokens, tokens)
+        assert (weights[0].diagonal(dim1=-2, dim2=-1) == 0).all()
+
+
+def test_attention_dropout_only_while_training():
+    module = Attention(12, 3, attn_dropout=0.5)
+    x = noise(2, 5, 12).float()
+    assert not torch.equal(module(x), module(x))
+    module.eval()
+    assert torch.equal(module(x), module(x))
+
+
+def test_dim_that_does_not_divide():
+    with pytest.raises(ValueError, match="dim 10 is not a multiple of num_heads 3"):
+        Attention(10, 3)

@@ -1,0 +1,80 @@
+"""Blocks and their small parts."""
+
+import numpy as np
+import pytest
+import torch
+
+from smallvit.layers import Attention, Block, ChannelNorm, DropPath, LayerScale, Mlp
+from tests.arrays import arrays, assert_equal, noise, scramble
+from tests.layers.test_attention import each
+from tests.oracles import attention as oracle
+
+
+def block(x, weights, num_heads, *, post_norm, scaled):
+    """A block of one picture, branch by branch."""
+    inner = {
+        key.removeprefix("attention."): value
+        for key, value in weights.items()
+        if key.startswith("attention.")
+    }
+    one, two = (weights[f"scale{i}.factor"] if scaled else 1.0 for i in (1, 2))
+    y = oracle.attention(oracle.layer_norm(x, weights, "norm1"), inner, num_heads, 0.5)
+    x = x + one * y
+    if post_norm:
+        x = oracle.layer_norm(x, weights, "norm2")
+        return x + two * oracle.mlp(x, weights, "mlp")
+    return x + two * oracle.mlp(oracle.layer_norm(x, weights, "norm2"), weights, "mlp")
+
+
+@pytest.mark.parametrize("post_norm", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_block(post_norm, scaled):
+    module = Block(
+        Attention(8, 2, head_dim=4), 8, 2, post_norm=post_norm, layer_scale=0.1 if scaled else None
+    )
+    x = noise(2, 5, 8)
+    weights = arrays(scramble(module))
+    assert_equal(module(x), each(block, x, weights, 2, post_norm=post_norm, scaled=scaled))
+
+
+def test_mlp():
+    module = scramble(Mlp(4, 7))
+    x = noise(3, 2, 4)
+    weights = {f"mlp.{key}": value for key, value in arrays(module).items()}
+    assert_equal(module(x), oracle.mlp(x.numpy(), weights, "mlp"))
+
+
+def test_channel_norm_divides_by_std_plus_eps():
+    module = scramble(ChannelNorm(5))
+    x = noise(2, 3, 5)
+    x[0, 0] = 7.0  # a constant token: 0 / (0 + eps)
+    a = x.numpy()
+    mean = a.mean(-1, keepdims=True)
+    std = np.sqrt(((a - mean) ** 2).mean(-1, keepdims=True))
+    weights = arrays(module)
+    assert_equal(module(x), (a - mean) / (std + 1e-5) * weights["weight"] + weights["bias"])
+
+
+def test_channel_norm_of_a_constant_token_has_a_gradient():
+    module = ChannelNorm(5)
+    x = torch.ones(1, 2, 5, requires_grad=True)
+    module(x).square().sum().backward()
+    assert x.grad.isfinite().all()
+
+
+def test_layer_scale_starts_at_its_value():
+    assert torch.equal(LayerScale(3, 0.25)(torch.ones(2, 3)), torch.full((2, 3), 0.25))
+
+
+def test_drop_path():
+    torch.manual_seed(0)
+    module = DropPath(0.25)
+    x = torch.ones(4000, 2, 3)
+    y = module(x)
+    kept = y[:, 0, 0] != 0
+    assert torch.equal(y, kept.float()[:, None, None].expand_as(x) / 0.75)
+    assert abs(kept.float().mean().item() - 0.75) < 0.03
+    assert module.eval()(x) is x
+    assert torch.equal(DropPath(0.0)(x), x)
+    with pytest.raises(ValueError, match=r"drop_path is 1\.0"):
+        DropPath(1.0)

@@ -1,0 +1,121 @@
+"""Dense relative localization: the oracle, the minima, the draws."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from smallvit import DRLoc, Features
+from smallvit.losses.drloc import pool_stride
+from tests.arrays import arrays, noise, scramble
+from tests.oracles import drloc as oracle
+
+
+def features(grid, dim=5, batch=3):
+    tokens = noise(batch, grid[0] * grid[1], dim)
+    return Features(tokens, grid, tokens.mean(1))
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("mode", ["l1", "ce", "cbr"])
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("grid", [(4, 4), (3, 5), (14, 6), (11, 16)])
+def test_loss(mode, normalised, grid):
+    loss = scramble(DRLoc(5, grid, mode=mode, pairs=6, normalised=normalised, hidden=8))
+    given = features(grid)
+    pairs = loss.draw(3, torch.device("cpu"), seeded()).numpy()
+    grids = np.stack([oracle.pooled(t.numpy(), grid, loss.stride) for t in given.tokens])
+    assert grids.shape[1:3] == loss.grid
+    expected = oracle.loss(grids, pairs, arrays(loss), mode, normalised=normalised)
+    assert loss(given, seeded()).item() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("side", "stride"),
+    [(1, 1), (4, 1), (7, 1), (8, 1), (10, 1), (11, 2), (14, 2), (16, 2), (28, 4)],
+)
+def test_pool_stride_is_the_whole_number_nearest_to_a_seventh(side, stride):
+    assert pool_stride(side) == stride
+
+
+def test_perfect_l1_prediction_costs_nothing():
+    loss = DRLoc(4, (3, 5))
+    pairs = loss.draw(2, torch.device("cpu"), seeded())
+    target = loss.targets(pairs)
+    assert loss.compare(target / torch.tensor([3, 5]), target) == 0
+    released = DRLoc(4, (3, 5), normalised=False)
+    assert released.compare(target.float(), target) == 0
+
+
+@pytest.mark.parametrize(("mode", "minimum"), [("ce", 0.0), ("cbr", 2 * 1e-3 * math.log(1e-8))])
+def test_classified_offsets_fall_towards_their_minimum(mode, minimum):
+    loss = DRLoc(4, (3, 5), mode=mode)
+    target = loss.targets(loss.draw(2, torch.device("cpu"), seeded()))
+    rows, columns = torch.eye(3)[target[..., 0]], torch.eye(5)[target[..., 1]]
+    sure = torch.cat([rows, columns], -1)
+    values = [loss.compare(k * sure, target).item() for k in (0.0, 5.0, 10.0, 20.0, 60.0)]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] == pytest.approx(minimum, abs=1e-6)
+
+
+def test_targets_on_a_rectangle():
+    loss = DRLoc(4, (2, 3))
+    pairs = torch.tensor([[[0, 5, 2]], [[5, 0, 4]]])  # (0,0)–(1,2), (1,2)–(0,0), (0,2)–(1,1)
+    assert loss.targets(pairs).tolist() == [[[1, 2], [1, 2], [1, 1]]]
+
+
+def test_draws_come_from_the_generator_alone():
+    loss, given = DRLoc(5, (4, 4)).double(), features((4, 4))
+    torch.manual_seed(1)
+    first = loss(given, seeded(3))
+    state = torch.get_rng_state()
+    assert loss(given, seeded(3)) == first
+    assert torch.equal(torch.get_rng_state(), state)
+    assert loss(given, seeded(4)) != first
+
+
+def test_draws_cover_the_grid_evenly():
+    loss = DRLoc(4, (2, 3), pairs=500)
+    counts = loss.draw(12, torch.device("cpu"), seeded()).flatten().bincount(minlength=6)
+    assert counts.shape == (6,)
+    assert counts.min() > 1800
+
+
+def test_it_can_be_learned():
+    torch.manual_seed(0)
+    place = torch.cartesian_prod(torch.arange(4.0), torch.arange(4.0)) / 4
+    tokens = place.expand(8, -1, -1)
+    given = Features(tokens, (4, 4), tokens.mean(1))
+    loss = DRLoc(2, (4, 4))
+    optimiser = torch.optim.Adam(loss.parameters(), 3e-3)
+    generator = seeded()
+    history = []
+    for _ in range(150):
+        value = loss(given, generator)
+        optimiser.zero_grad()
+        value.backward()
+        optimiser.step()
+        history.append(value.item())
+    assert np.mean(history[-10:]) < np.mean(history[:10]) / 3
+
+
+def test_hidden_layers_of_the_released_code():
+    widths = [
+        m.out_features
+        for m in DRLoc(5, (4, 4), hidden_layers=2).modules()
+        if hasattr(m, "out_features")
+    ]
+    assert widths == [512, 512, 2]
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="'l2': allowed are l1, ce, cbr"):
+        DRLoc(5, (4, 4), mode="l2")
+    with pytest.raises(ValueError, match="must be at least 1"):
+        DRLoc(5, (4, 4), pairs=0)
+    with pytest.raises(ValueError, match=r"grid of \(4, 4\) and got one of \(3, 5\)"):
+        DRLoc(5, (4, 4)).double()(features((3, 5)))

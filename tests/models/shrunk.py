@@ -1,0 +1,48 @@
+"""Every registered model, made small: the same parts, fewer and narrower."""
+
+from smallvit.models import create_model, list_models
+from smallvit.models.cait import CaiT
+from smallvit.models.cvt import CvT
+from smallvit.models.pit import PiT
+from smallvit.models.registry import MODELS
+from smallvit.models.swin import Swin
+from smallvit.models.t2t import T2T
+from smallvit.models.vit import ViT
+
+NAMES = [*list_models(), *list_models("*+*")]
+
+_OPTIONS = {
+    ViT: {"dim": 32, "depth": 2, "num_heads": 2},
+    CaiT: {"dim": 32, "depth": 2, "class_depth": 1, "num_heads": 2, "head_dim": 8},
+    PiT: {"dim": 16, "depths": (1, 1, 1), "num_heads": (1, 2, 4)},
+    Swin: {"dim": 16, "depths": (2, 2, 1), "num_heads": (1, 2, 4), "window": 2},
+    T2T: {"dim": 32, "depth": 2, "num_heads": 2, "token_dim": 16},
+    CvT: {"dims": (16, 24, 32), "depths": (1, 1, 1), "num_heads": (1, 2, 2), "head_dim": 8},
+}
+#: One name a family (and a kind of tokenizer or pool) for what is slow.
+FAMILIES = [
+    "vit_9_p4",
+    "vit_lite_2_p4",
+    "compact_vit_2_p4",
+    "cct_2_3x2",
+    "cait_24_p4",
+    "pit_tiny_p2",
+    "swin_tiny_p2",
+    "t2t_12",
+    "t2t_14",
+    "cvt_13",
+]
+
+
+def small_size(name: str) -> tuple[int, int]:
+    """A small picture of more than one window or patch along each side."""
+    variant = MODELS[name.partition("+")[0]]
+    tokens = {CaiT: 2, ViT: 2, PiT: 8, Swin: 8}.get(variant.model, 0)
+    side = tokens * variant.options.get("patch_size", 0) or 32
+    return side, side
+
+
+def shrunk(name: str, **options):
+    variant = MODELS[name.partition("+")[0]]
+    defaults = {"num_classes": 3, "image_size": small_size(name)}
+    return create_model(name, **{**defaults, **_OPTIONS[variant.model], **options})

@@ -1,0 +1,129 @@
+"""One contract for every registered name and add-on."""
+
+import pytest
+import torch
+
+from smallvit.models.registry import MODELS, count_parameters
+from tests.models.shrunk import NAMES, shrunk, small_size
+
+
+def pictures(model, batch=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    config = model.config
+    return torch.randn(batch, config.in_channels, *config.image_size, generator=generator)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contract(name):
+    model = shrunk(name).eval()
+    x = pictures(model, batch=3)
+    logits = model(x)
+    assert logits.shape == (3, 3)
+    assert logits.isfinite().all()
+    assert model.name == name
+
+    features = model.forward_features(x)
+    assert features.grid == model.grid
+    assert features.tokens.shape == (3, model.grid[0] * model.grid[1], model.dim)
+    assert features.pooled.shape == (3, model.dim)
+    torch.testing.assert_close(model.head(features.pooled), logits)
+
+    alone = torch.cat([model(picture[None]) for picture in x])
+    torch.testing.assert_close(alone, logits, rtol=1e-4, atol=1e-5)
+
+    again = shrunk(name).eval()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(x), logits)
+
+    half = model.to(torch.bfloat16)(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    assert half.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_reaches_every_trainable_parameter(name):
+    model = shrunk(name, drop_path=0.0, attn_dropout=0.0).train()
+    model(pictures(model, batch=4)).square().sum().backward()
+    silent = {
+        key
+        for key, parameter in model.named_parameters()
+        if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any())
+    }
+    # The paper's bias in front of a softmax: its gradient is zero but for rounding.
+    assert silent <= {"pool.score.bias"}
+    assert all(model.get_parameter(key).grad is not None for key in silent)
+    frozen = {key.rpartition(".")[2] for key, p in model.named_parameters() if not p.requires_grad}
+    assert frozen <= {"table", "rows"}  # sinusoids, and the performer's random rows
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("in_channels", [1, 4])
+def test_rectangles_and_channels(name, in_channels):
+    height, width = small_size(name)
+    model = shrunk(name, image_size=(height, 2 * width), in_channels=in_channels).eval()
+    assert model.grid[1] == 2 * model.grid[0]
+    wide = pictures(model)
+    assert model(wide).isfinite().all()
+    tall = model.resized((2 * height, width)).eval()
+    assert tall.grid == (model.grid[1], model.grid[0])
+    assert tall(wide.transpose(2, 3)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attention_maps(name):
+    model = shrunk(name).eval()
+    x = pictures(model)
+    maps = model.attention_maps(x)
+    layers = [m for m in model.modules() if hasattr(m, "attn_dropout") or hasattr(m, "rows")]
+    assert len(maps) == len(layers)
+    weights = []
+    features = model.forward_features(x, weights=weights)
+    torch.testing.assert_close(model.head(features.pooled), model(x), rtol=1e-4, atol=1e-5)
+    if "cait" not in name:  # whose heads are mixed again after the softmax
+        for part in maps:
+            torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]))
+            square = part.shape[-1] == part.shape[-2] > 1
+            linear = "t2t_14" in name and part is not maps[-1] and part is not maps[-2]
+            if "+lsa" in name and square and not linear:
+                assert (part.diagonal(dim1=-2, dim2=-1) == 0).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_full_size_on_the_meta_device(name):
+    assert count_parameters(name, num_classes=10) > 1e5
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("vit_base_p16", 86.6), ("vit_large_p16", 304.3), ("vit_huge_p14", 632.0)],
+)
+def test_standard_sizes(name, millions):
+    assert round(count_parameters(name, num_classes=1000) / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "millions"),
+    [
+        ("vit_9_p4", 100, 2.7),
+        ("vit_9_p4+spt+lsa", 100, 2.7),
+        ("t2t_12", 100, 6.5),
+        ("t2t_12+spt+lsa", 100, 6.5),
+        ("cait_24_p4", 100, 9.0),
+        ("cait_24_p4+spt+lsa", 100, 9.1),
+        ("pit_tiny_p2", 100, 7.0),
+        ("pit_tiny_p2+spt+lsa", 100, 8.7),
+        ("swin_tiny_p2", 100, 7.1),
+        ("swin_tiny_p2+spt+lsa", 100, 8.6),
+        ("vit_lite_7_p4", 10, 3.7),
+        ("compact_vit_7_p4", 10, 3.7),
+        ("cct_2_3x2", 10, 0.3),
+        ("cct_7_3x1", 10, 3.8),
+    ],
+)
+def test_sizes_of_the_papers(name, classes, millions):
+    assert round(count_parameters(name, num_classes=classes) / 1e6, 1) == millions

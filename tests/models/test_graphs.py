@@ -1,0 +1,63 @@
+"""Compilers and exporters: each family with each add-on, and Inductor once a family."""
+
+import shutil
+
+import pytest
+import torch
+
+from smallvit.models.registry import MODELS
+from tests.models.shrunk import FAMILIES, shrunk
+
+pytestmark = pytest.mark.compiled
+
+CASES = [
+    name + addon
+    for name in FAMILIES
+    for addon in ("", "+spt", "+lsa", "+spt+lsa")
+    if MODELS[name].model.local or "lsa" not in addon
+]
+
+
+def prepare(name):
+    torch.manual_seed(0)
+    model = shrunk(name).eval()
+    return model, torch.randn(3, 3, *model.config.image_size)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_compile_in_one_graph(name):
+    model, x = prepare(name)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_export_and_onnx_with_a_dynamic_batch(name, tmp_path):
+    import onnxruntime
+
+    model, x = prepare(name)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},))
+    wide = torch.randn(5, *x.shape[1:])
+    for given in (x, wide):
+        torch.testing.assert_close(program.module()(given), model(given), rtol=1e-4, atol=1e-5)
+
+    file = tmp_path / "model.onnx"
+    torch.onnx.export(program, (x,), file, dynamo=True, external_data=False, verbose=False)
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    for given in (x, wide):
+        (logits,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
+        torch.testing.assert_close(torch.from_numpy(logits), model(given), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f"{n}+spt+lsa" if n != "cvt_13" else n for n in FAMILIES])
+def test_inductor(name):
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("Inductor needs a C++ compiler (g++ or clang++), and none was found")
+    model, x = prepare(name)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-4)
+    compiled(x).sum().backward()
