@@ -53,7 +53,7 @@ class ClassToken(nn.Module):
 
     def prepend(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B n D"]:
         """Puts the class token first."""
-        return torch.cat([self.token.to(x.dtype).expand(len(x), -1, -1), x], 1)
+        return torch.cat([self.token.to(x.dtype).expand(x.shape[0], -1, -1), x], 1)
 
     def forward(self, x: Float[Tensor, "B n D"]) -> Float[Tensor, "B D"]:
         """Returns the class token."""

@@ -122,8 +122,8 @@ class DRLoc(nn.Module):
             generator: Where the pairs are drawn from; on any device.
         """
         tokens = self.pool(features)
-        pairs = self.draw(len(tokens), tokens.device, generator)
-        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        pairs = self.draw(tokens.shape[0], tokens.device, generator)
+        rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
         both = torch.cat([tokens[rows, pairs[0]], tokens[rows, pairs[1]]], -1)
         return self.compare(self.predict(self.perceptron(both)), self.targets(pairs))
 

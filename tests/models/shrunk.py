@@ -13,9 +13,9 @@ NAMES = [*list_models(), *list_models("*+*")]
 
 _OPTIONS = {
     ViT: {"dim": 32, "depth": 2, "num_heads": 2},
-    CaiT: {"dim": 32, "depth": 2, "class_depth": 1, "num_heads": 2, "head_dim": 8},
+    CaiT: {"dim": 32, "depth": 1, "class_depth": 1, "num_heads": 2, "head_dim": 8},
     PiT: {"dim": 16, "depths": (1, 1, 1), "num_heads": (1, 2, 4)},
-    Swin: {"dim": 16, "depths": (2, 2, 1), "num_heads": (1, 2, 4), "window": 2},
+    Swin: {"dim": 16, "depths": (2, 1, 1), "num_heads": (1, 2, 4), "window": 2},
     T2T: {"dim": 32, "depth": 2, "num_heads": 2, "token_dim": 16},
     CvT: {"dims": (16, 24, 32), "depths": (1, 1, 1), "num_heads": (1, 2, 2), "head_dim": 8},
 }

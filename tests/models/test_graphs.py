@@ -20,7 +20,8 @@ CASES = [
 
 def prepare(name):
     torch.manual_seed(0)
-    model = shrunk(name).eval()
+    depth = {"depth": 1} if "depth" in MODELS[name.partition("+")[0]].options else {}
+    model = shrunk(name, **depth).eval()
     return model, torch.randn(3, 3, *model.config.image_size)
 
 
