@@ -179,7 +179,7 @@ def load_reference(
     """
     raw = _unwrap(_read(source) if isinstance(source, str | PathLike) else source)
     variant, _ = parse_name(model)
-    state = _rename(raw, variant.model)
+    state, origin = _rename(raw, variant.model)
 
     options = {"num_classes": _classes(state), "image_size": image_size, **options}
     if variant.model is ViT:
@@ -188,23 +188,27 @@ def load_reference(
         options.setdefault("absolute", "positions.table" in state)
     options.setdefault("in_channels", _channels(state, model, options))
     built = create_model(model, **options)
-    built.load_state_dict(_fit(state, built, model))
+    built.load_state_dict(_fit(state, origin, built))
     return built
 
 
 def _read(path: str | PathLike[str]) -> Mapping[str, Any]:
-    if Path(path).suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
     try:
+        if Path(path).suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path} holds more than tensors, and reading it could run code. Save its state dict "
             "alone where you trust it: torch.save(torch.load(path, weights_only=False)['model'], "
             "new_path)"
         ) from error
+    except Exception as error:  # a broken file fails in as many ways as it has bytes
+        raise ValueError(f"{path} could not be read as a checkpoint: {error}") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} holds a {type(content).__name__}, not a state dict")
     return content
@@ -221,8 +225,10 @@ def _unwrap(source: Mapping[str, Any]) -> dict[str, Tensor]:
     return {key.removeprefix("module."): value for key, value in source.items()}
 
 
-def _rename(raw: Mapping[str, Tensor], family: type[Backbone]) -> dict[str, Tensor]:
-    """Reference names to ours; what stands on `DROPPED` is left out."""
+def _rename(
+    raw: Mapping[str, Tensor], family: type[Backbone]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Reference names to ours, and ours to theirs; what stands on `DROPPED` is left out."""
     layout = _LAYOUTS[family]
     if family is ViT and "patch_embed.proj.weight" in raw:
         layout = _TIMM_VIT
@@ -231,6 +237,7 @@ def _rename(raw: Mapping[str, Tensor], family: type[Backbone]) -> dict[str, Tens
         if "tokenizer.conv_layers.0.0.bias" in raw:  # patches, not convolutions
             layout.insert(0, (r"^tokenizer\.conv_layers\.0\.0\.", "tokenizer.proj."))
     state: dict[str, Tensor] = {}
+    origin: dict[str, str] = {}
     for key, value in raw.items():
         if any(re.fullmatch(pattern, key) for pattern in DROPPED):
             logger.info("dropped %s", key)
@@ -239,12 +246,14 @@ def _rename(raw: Mapping[str, Tensor], family: type[Backbone]) -> dict[str, Tens
         for pattern, replacement in layout:
             new = re.sub(pattern, replacement, new)
         state[new] = value
+        origin[new] = key
     for key in [key for key in state if key.endswith("to_q.weight")]:
         base = key.removesuffix("to_q.weight")
         if f"{base}to_kv.weight" in state:
             parts = state.pop(key), state.pop(f"{base}to_kv.weight")
             state[f"{base}qkv.weight"] = torch.cat(parts)
-    return state
+            origin[f"{base}qkv.weight"] = origin[key]
+    return state, origin
 
 
 def _classes(state: Mapping[str, Tensor]) -> int:
@@ -272,11 +281,11 @@ def _channels(state: Mapping[str, Tensor], model: str, options: Mapping[str, Any
     raise AssertionError(f"no tensor of {model} depends on its channels")
 
 
-def _fit(state: dict[str, Tensor], model: Backbone, name: str) -> dict[str, Tensor]:
+def _fit(state: dict[str, Tensor], origin: dict[str, str], model: Backbone) -> dict[str, Tensor]:
     """Writes each tensor in our shape; fails with everything that does not find its place."""
     target = model.state_dict()
     counters = {key: value for key, value in target.items() if key.endswith("num_batches_tracked")}
-    faults = [f"{key} has no place in the model" for key in state if key not in target]
+    faults = [f"{origin[key]} has no place in the model" for key in state if key not in target]
     missing = [key for key in target if key not in state and key not in counters]
     faults += [f"{key} is not in the checkpoint" for key in missing]
     fitted: dict[str, Tensor] = dict(counters)
@@ -292,10 +301,11 @@ def _fit(state: dict[str, Tensor], model: Backbone, name: str) -> dict[str, Tens
         if value.shape == shape:
             fitted[key] = value
         else:
-            faults.append(f"{key} is {tuple(value.shape)} and the model's is {tuple(shape)}")
+            has, needs = tuple(value.shape), tuple(shape)
+            faults.append(f"{origin[key]} is {has} and the model's {key} is {needs}")
     if faults:
         more = f", and {len(faults) - 6} more" if len(faults) > 6 else ""
-        raise ValueError(f"this is no checkpoint of {name}: {'; '.join(faults[:6])}{more}")
+        raise ValueError(f"this is no checkpoint of {model.name}: {'; '.join(faults[:6])}{more}")
     return fitted
 
 
