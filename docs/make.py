@@ -41,11 +41,21 @@ ROWS = [
 
 def models_table() -> str:
     """The README's table."""
-    lines = ["| name | known as | parameters | classes | pixels | paper |", "|---|---|--:|--:|--:|---|"]
+    lines = [
+        "| name | known as | parameters | classes | pixels | paper |",
+        "|---|---|--:|--:|--:|---|",
+    ]
     for name, known, classes in ROWS:
         variant, _ = parse_name(name)
         millions = f"{count_parameters(name, num_classes=classes) / 1e6:.2f} M"
-        cells = [f"`{name}`", known, millions, f"{classes:,}", str(variant.image_size), variant.paper]
+        cells = [
+            f"`{name}`",
+            known,
+            millions,
+            f"{classes:,}",
+            str(variant.image_size),
+            variant.paper,
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

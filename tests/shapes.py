@@ -5,7 +5,6 @@ Plain values are left to the code's own checks, whose sentences the tests read.
 
 import typing
 
-from beartype import beartype
 from jaxtyping import AbstractArray
 
 
@@ -16,6 +15,8 @@ def _mentions_array(hint: object) -> bool:
 
 
 def check(function):
+    from beartype import beartype  # a development dependency; unchecked runs do without
+
     hints = function.__annotations__
     function.__annotations__ = {name: h for name, h in hints.items() if _mentions_array(h)}
     try:

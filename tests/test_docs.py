@@ -26,14 +26,18 @@ def test_readme_table_is_up_to_date(maker):
 
 
 def test_readme_example_runs():
-    code = re.search(r"```python\n(import torch, smallvit.*?)```", (ROOT / "README.md").read_text(), re.S)
+    code = re.search(
+        r"```python\n(import torch, smallvit.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
     scope = {}
     exec(code[1], scope)
     assert scope["logits"].shape == (8, 10)
     assert scope["grid"] == (8, 8)
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name
+)
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
     local = [link for link in links if not link.startswith(("http", "mailto"))]
