@@ -51,8 +51,10 @@ def test_in_a_clean_environment(wheel, tmp_path):
     )
     assert "3.76 M" in listed.stdout
     code = (
-        "import smallvit, torch; m = smallvit.create_model('vit_9_p4+spt+lsa', num_classes=3, "
-        "image_size=32); assert m(torch.zeros(1, 3, 32, 32)).shape == (1, 3); print(smallvit.__file__)"
+        "import smallvit, torch\n"
+        "model = smallvit.create_model('vit_9_p4+spt+lsa', num_classes=3, image_size=32)\n"
+        "assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 3)\n"
+        "print(smallvit.__file__)"
     )
     ran = subprocess.run(
         [place / "bin" / "python", "-c", code],

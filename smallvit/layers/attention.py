@@ -50,6 +50,10 @@ def attend(
             the plain path instead of the fused kernel.
     """
     allowed = None
+    if masked and q.shape[-2] != k.shape[-2]:
+        raise ValueError(
+            f"{q.shape[-2]} queries and {k.shape[-2]} keys have no diagonal to mask: masked=False"
+        )
     if masked and q.shape[-2] > 1:
         allowed = ~torch.eye(q.shape[-2], dtype=torch.bool, device=q.device)
     if isinstance(scale, Tensor):

@@ -190,6 +190,11 @@ def test_attention_dropout_only_while_training():
     assert torch.equal(module(x), module(x))
 
 
+def test_mask_needs_as_many_keys_as_queries():
+    with pytest.raises(ValueError, match="1 queries and 7 keys have no diagonal"):
+        LSA(12, 3).double()(noise(2, 1, 12), noise(2, 7, 12))
+
+
 def test_dim_that_does_not_divide():
     with pytest.raises(ValueError, match="dim 10 is not a multiple of num_heads 3"):
         Attention(10, 3)
