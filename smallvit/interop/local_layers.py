@@ -72,8 +72,9 @@ class LocalAttention(LocalLayer, Attention):
             options |= {"bias": _bias(attn_mask, q, masked=self.masked), "masked": False}
         y = attend(q, k, v, **options, weights=weights)
         y = self.norm(y.transpose(1, 2).flatten(2))
-        if self.gate is not None:
-            y = y * self.gate(x).sigmoid()
+        gate = getattr(self, "gate", None)  # older timm has none
+        if gate is not None:
+            y = y * gate(x).sigmoid()
         return self.proj_drop(self.proj(y))
 
 
