@@ -8,7 +8,7 @@ model of ours, and every add-on combination, with timm: `cct_7_3x1` as `smallvit
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -173,9 +173,9 @@ class TimmModel(Backbone):
             if isinstance(part, Block):
                 part.__class__ = CheckpointedBlock if enable else Block
 
-    def resized(self, image_size: int | Size) -> Self:
+    def resized(self, image_size: int | Size) -> "TimmModel":
         """This model for another picture size: same weights, positions resampled to its grid."""
-        new = super().resized(image_size)
+        new: Any = super().resized(image_size)
         new.drop_rate, new.global_pool = self.drop_rate, self.global_pool
         new.pretrained_cfg = new.default_cfg = _described(self.pretrained_cfg, new)
         return new
