@@ -196,9 +196,9 @@ class SPTMap(SPT):
 class SPTMerging(SPTMap):
     """The same with channels last, as Swin keeps its maps."""
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
+    def forward(self, images: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
         """Returns one vector a patch."""
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return super().forward(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 class ShiftedPatchEmbed(PatchEmbed):

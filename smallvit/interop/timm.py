@@ -8,7 +8,7 @@ model of ours, and every add-on combination, with timm: `cct_7_3x1` as `smallvit
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,10 +42,11 @@ _SPELLINGS = {
 }
 #: What weight decay leaves alone, by the last part of a parameter's name.
 _NOT_DECAYED = {"table", "bias_table", "token", "scale"}
+_POOLS: dict[type[nn.Module], str] = {ClassToken: "token", SeqPool: "seq", MeanPool: "avg"}
 
 
 class CheckpointedBlock(Block):
-    """A block that keeps no activations while training and computes them again."""
+    """A block that does not keep its activations for the way back and computes them again."""
 
     def forward(
         self,
@@ -53,7 +54,7 @@ class CheckpointedBlock(Block):
         *context: Float[Tensor, "B n D"],
         weights: list[Tensor] | None = None,
     ) -> Float[Tensor, "B N D"]:
-        """The same as `Block`; asking for the weights switches the saving off."""
+        """The same as `Block`; with `weights` it keeps its activations after all."""
         run = super().forward
         if weights is not None or not (self.training and torch.is_grad_enabled()):
             return run(x, *context, weights=weights)
@@ -72,7 +73,6 @@ class TimmModel(Backbone):
         drop_rate: Dropout in front of the head.
     """
 
-    _POOLS: ClassVar = {ClassToken: "token", SeqPool: "seq", MeanPool: "avg"}
     pool: Any
     drop_rate: float = 0.0
     pretrained_cfg: dict[str, Any]
@@ -80,14 +80,18 @@ class TimmModel(Backbone):
     _global_pool: str | None = None
 
     @property
+    def own_pool(self) -> str:
+        """The pool the model was made with, in timm's words."""
+        return _POOLS[type(self.pool)]
+
+    @property
     def global_pool(self) -> str:
         """How `forward_head` pools, in timm's words."""
-        own: str = self._POOLS[type(self.pool)]
-        return own if self._global_pool is None else self._global_pool
+        return self.own_pool if self._global_pool is None else self._global_pool
 
     @global_pool.setter
     def global_pool(self, value: str) -> None:
-        allowed = sorted({self._POOLS[type(self.pool)], "avg", ""})
+        allowed = sorted({self.own_pool, "avg", ""})
         if value not in allowed:
             raise ValueError(f"global_pool is {value!r}: {self.name} has {allowed}")
         self._global_pool = value
@@ -103,7 +107,7 @@ class TimmModel(Backbone):
         """Width of the features."""
         return self.dim
 
-    head_hidden_size = embed_dim = num_features
+    head_hidden_size = num_features
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -125,7 +129,7 @@ class TimmModel(Backbone):
 
     def forward_head(self, x: Float[Tensor, "B N D"], pre_logits: bool = False) -> Tensor:
         """Pools and classifies; with `pre_logits` only pools."""
-        if self.global_pool == self._POOLS[type(self.pool)]:
+        if self.global_pool == self.own_pool:
             x = self.pool(x)
         elif self.global_pool == "avg":
             x = x[:, self.num_prefix_tokens :].mean(1)
@@ -303,5 +307,6 @@ _NAMES = [*list_models(), *list_models("*+*")]
 #: What timm's registry reads of this module.
 default_cfgs = generate_default_cfgs({timm_name(name): _config(name) for name in _NAMES})
 
+# timm puts each entry point on `__all__`, so each must be a name of this module.
 for _name in _NAMES:
     globals()[timm_name(_name)] = register_model(_entry(_name))

@@ -216,6 +216,14 @@ def test_pictures_of_any_size_stay_possible(pad):
         assert localize(model, start="fresh")(images).isfinite().all()
 
 
+@torch.no_grad()
+def test_swin_takes_grids_that_are_no_whole_windows():
+    model = stir(MAKERS["swin"](strict_img_size=False)).eval()
+    images = torch.randn(1, 3, 44, 24)
+    close(localize(model, masked=False)(images), model(images))
+    assert localize(model, start="fresh")(images).isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("maker", "options"),
     [
@@ -290,6 +298,9 @@ def test_half_precision(model, images):
     expected = localize(model.float(), start="fresh")
     expected.load_state_dict(local.state_dict())
     assert (logits.float() - expected(images)).abs().max() < 0.1 * expected(images).abs().max()
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = localize(model.float())(images)
+    assert (mixed.float() - localize(model)(images)).abs().max() < 0.1 * mixed.abs().max()
 
 
 def test_timm_decays_no_temperature():

@@ -221,6 +221,9 @@ def test_timm_groups_the_parameters(name):
     ]
     assert order == sorted(order)
     assert len(set(order)) == len(order), "every block is a layer"
+    for key in (key for key in scale if key.startswith(("mergings.", "poolings."))):
+        stage = key.split(".")[1]
+        assert scale[key] == max(value for k, value in scale.items() if f"stages.{stage}." in k)
     assert scale["head.weight"] == max(scale.values()) == 1
     assert min(scale.values()) in {
         scale[k] for k in scale if "tokenizer" in k or "embeddings.0" in k
