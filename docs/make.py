@@ -84,12 +84,21 @@ def methods(thing: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
+def prose(thing: Any) -> str:
+    """A docstring as Markdown: the lists of arguments and the like as lists."""
+    text = inspect.getdoc(thing) or ""
+    text = re.sub(r"^(Args|Attributes|Raises):$", r"\1:\n", text, flags=re.MULTILINE)
+    text = re.sub(r"\n {8,}", " ", text)
+    return re.sub(r"^ {4}(\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
+
+
 def entry(name: str, thing: Any) -> list[str]:
     """One name with its docstring and, for a class, its methods."""
-    lines = [f"### `{name}{signature(thing)}`", "", inspect.getdoc(thing) or "", ""]
+    lines = [f"### `{name}{signature(thing)}`", "", prose(thing), ""]
     if inspect.isclass(thing) and issubclass(thing, tuple):
         return lines
     if inspect.isclass(thing):
+        lines += ["Methods:", ""]
         for method, function in methods(thing):
             first = (inspect.getdoc(function) or "").splitlines()[0]
             lines.append(f"- `{method}{signature(function)}`: {first}")

@@ -129,7 +129,7 @@ def test_extras():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {"onnx", "serve", "tensorboard", "parquet", "scipy-datasets", "tiff", "flax", "dev"}
     assert set(project["optional-dependencies"]) == extras
-    core = {item.split(">")[0] for item in project["dependencies"]}
+    core = {item.partition(">")[0] for item in project["dependencies"]}
     assert core == {
         *("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pyyaml"),
         *("jinja2", "rich", "typer", "matplotlib", "jaxtyping"),

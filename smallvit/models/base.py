@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from numbers import Integral
 from typing import Any, ClassVar, get_args
 
 import torch
@@ -25,8 +24,8 @@ Size = tuple[int, int]
 
 def as_size(value: int | Sequence[int]) -> Size:
     """Height and width from one number or two."""
-    sides = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(sides) != 2 or not all(isinstance(side, Integral) and side > 0 for side in sides):
+    sides: tuple[Any, ...] = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(sides) != 2 or not all(hasattr(side, "__index__") and side > 0 for side in sides):
         raise ValueError(
             f"image_size is {value!r}: give one positive number, or two as (height, width)"
         )
