@@ -98,11 +98,11 @@ def entry(name: str, thing: Any) -> list[str]:
     if inspect.isclass(thing) and issubclass(thing, tuple):
         return lines
     if inspect.isclass(thing):
-        lines += ["Methods:", ""]
-        for method, function in methods(thing):
-            first = (inspect.getdoc(function) or "").splitlines()[0]
-            lines.append(f"- `{method}{signature(function)}`: {first}")
-        lines.append("")
+        written = [
+            f"- `{method}{signature(function)}`: {(inspect.getdoc(function) or '').splitlines()[0]}"
+            for method, function in methods(thing)
+        ]
+        lines += ["Methods:", "", *written, ""] if written else []
     return lines
 
 
