@@ -62,8 +62,11 @@ class DRLoc(nn.Module):
         super().__init__()
         if mode not in get_args(Mode):
             raise ValueError(f"mode is {mode!r}: allowed are {', '.join(get_args(Mode))}")
-        if pairs < 1 or hidden_layers < 1:
-            raise ValueError(f"pairs {pairs} and hidden_layers {hidden_layers} must be at least 1")
+        if min(pairs, hidden_layers, *grid) < 1:
+            raise ValueError(
+                f"pairs {pairs}, hidden_layers {hidden_layers} and the grid's sides {grid} must be "
+                "at least 1"
+            )
         self.mode, self.pairs, self.normalised = mode, pairs, normalised
         self.before = grid
         self.stride = (pool_stride(grid[0]), pool_stride(grid[1]))

@@ -20,6 +20,10 @@ from smallvit.layers import (
 from smallvit.layers.tokenizers import Directions, num_views, shift_pixels
 
 Size = tuple[int, int]
+Stages = tuple[int, ...]
+
+_MAY_BE_ZERO = {"num_classes", "convs", "num_splits"}
+_SHARES = {"dropout", "attn_dropout", "drop_path"}
 
 
 def as_size(value: int | Sequence[int]) -> Size:
@@ -48,6 +52,28 @@ def drop_rates(rate: float, depth: int, *, ramp: bool) -> list[float]:
     if not ramp:
         return [rate] * depth
     return [rate * i / max(depth - 1, 1) for i in range(depth)]
+
+
+def _fault(name: str, kind: Any, value: Any) -> str:
+    """What would be allowed where a value is not; else nothing."""
+    if kind is bool:
+        return "" if isinstance(value, bool) else "are True and False"
+    if kind is int:
+        least = 0 if name in _MAY_BE_ZERO else 1
+        good = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return "" if good else f"is a whole number of at least {least}"
+    if kind is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in _SHARES:
+            return "" if number and 0 <= value < 1 else "is 0 up to below 1"
+        return "" if number and 0 < value < float("inf") else "is a number above 0"
+    if kind == Stages:
+        good = isinstance(value, Sequence) and all(isinstance(n, int) and n > 0 for n in value)
+        return "" if good and value else "are positive whole numbers, one a stage"
+    choices = get_args(kind)
+    if choices and isinstance(choices[0], str) and value not in choices:
+        return f"are {', '.join(choices)}"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +108,15 @@ class BackboneConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", as_size(self.image_size))
-        if self.num_classes < 0 or self.in_channels < 1:
-            raise ValueError(
-                f"num_classes is {self.num_classes} and in_channels {self.in_channels}: "
-                "classes cannot be negative and there is at least one channel"
-            )
-        for name in ("dropout", "attn_dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: allowed is 0 up to below 1")
         for field in fields(self):
-            allowed = get_args(field.type)
             value = getattr(self, field.name)
-            if allowed and all(isinstance(a, str) for a in allowed) and value not in allowed:
-                raise ValueError(f"{field.name} is {value!r}: allowed are {', '.join(allowed)}")
+            fault = _fault(field.name, field.type, value)
+            if fault:
+                raise ValueError(f"{field.name} is {value!r}: allowed {fault}")
+        stages = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.type == Stages}
+        if len(set(stages.values())) > 1:
+            told = ", ".join(f"{name} has {count}" for name, count in stages.items())
+            raise ValueError(f"stages differ in number: {told}")
 
     @property
     def lsa(self) -> dict[str, Any]:

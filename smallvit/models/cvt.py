@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import Block, ChannelNorm, ConvAttention, Features, MeanPool, Stack
-from smallvit.models.base import DRLOC, Backbone, BackboneConfig, Size, Variant, drop_rates
+from smallvit.models.base import DRLOC, Backbone, BackboneConfig, Size, Stages, Variant, drop_rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,11 @@ class CvTConfig(BackboneConfig):
         mlp_ratio: Hidden width of the MLP over the stage's width.
     """
 
-    dims: tuple[int, ...]
-    depths: tuple[int, ...]
-    num_heads: tuple[int, ...]
-    kernels: tuple[int, ...]
-    strides: tuple[int, ...]
+    dims: Stages
+    depths: Stages
+    num_heads: Stages
+    kernels: Stages
+    strides: Stages
     head_dim: int
     mlp_ratio: float
 

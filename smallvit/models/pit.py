@@ -25,6 +25,7 @@ from smallvit.models.base import (
     Backbone,
     BackboneConfig,
     Size,
+    Stages,
     Variant,
     init_linear,
     require_multiple,
@@ -44,8 +45,8 @@ class PiTConfig(BackboneConfig):
     """
 
     dim: int
-    depths: tuple[int, ...]
-    num_heads: tuple[int, ...]
+    depths: Stages
+    num_heads: Stages
     mlp_ratio: float
     patch_size: int
 

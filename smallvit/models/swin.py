@@ -29,6 +29,7 @@ from smallvit.models.base import (
     Backbone,
     BackboneConfig,
     Size,
+    Stages,
     Variant,
     drop_rates,
     init_linear,
@@ -52,8 +53,8 @@ class SwinConfig(BackboneConfig):
     """
 
     dim: int
-    depths: tuple[int, ...]
-    num_heads: tuple[int, ...]
+    depths: Stages
+    num_heads: Stages
     mlp_ratio: float
     patch_size: int
     window: int

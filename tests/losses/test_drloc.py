@@ -117,5 +117,7 @@ def test_bad_input():
         DRLoc(5, (4, 4), mode="l2")
     with pytest.raises(ValueError, match="must be at least 1"):
         DRLoc(5, (4, 4), pairs=0)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        DRLoc(5, (0, 4))
     with pytest.raises(ValueError, match=r"grid of \(4, 4\) and got one of \(3, 5\)"):
         DRLoc(5, (4, 4)).double()(features((3, 5)))

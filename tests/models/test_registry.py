@@ -54,8 +54,14 @@ def test_unknown_names(name, message):
         ({"image_size": 0}, "one positive number, or two"),
         ({"image_size": -4}, "one positive number, or two"),
         ({"image_size": 32.0}, "one positive number, or two"),
-        ({"num_classes": -1}, "classes cannot be negative"),
-        ({"in_channels": 0}, "at least one channel"),
+        ({"num_classes": -1}, "num_classes is -1: allowed is a whole number of at least 0"),
+        ({"num_classes": "10"}, "num_classes is '10': allowed is a whole number"),
+        ({"in_channels": 0}, "in_channels is 0: allowed is a whole number of at least 1"),
+        ({"patch_size": 0}, "patch_size is 0: allowed is a whole number of at least 1"),
+        ({"depth": 2.0}, r"depth is 2\.0: allowed is a whole number"),
+        ({"dropout": "a"}, "dropout is 'a': allowed is 0 up to below 1"),
+        ({"mlp_ratio": 0}, "mlp_ratio is 0: allowed is a number above 0"),
+        ({"spt": 1}, "spt is 1: allowed are True and False"),
         ({"shift": 0.1, "spt": True}, "less than one pixel"),
         ({"num_heads": 7}, "dim 192 is not a multiple of num_heads 7"),
     ],
@@ -63,6 +69,19 @@ def test_unknown_names(name, message):
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         create_model("vit_9_p4", **{"num_classes": 3, "image_size": 32, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depths": (2, 2)}, "stages differ in number: depths has 2, num_heads has 3"),
+        ({"depths": (2, 0, 2)}, "depths is .*: allowed are positive whole numbers, one a stage"),
+        ({"num_heads": 3}, "num_heads is 3: allowed are positive whole numbers, one a stage"),
+    ],
+)
+def test_bad_stages(options, message):
+    with pytest.raises(ValueError, match=message):
+        create_model("swin_tiny_p2", num_classes=3, image_size=32, **options)
 
 
 @pytest.mark.parametrize(
