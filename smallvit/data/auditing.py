@@ -89,7 +89,7 @@ def render(audit: Audit) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    counts = Table(title=Text(audit.source), title_justify="left")
+    counts = Table()
     counts.add_column("class")
     for split in audit.counts:
         counts.add_column(split, justify="right")
@@ -111,4 +111,4 @@ def render(audit: Audit) -> "RenderableType":
         findings.add_row(Text(finding.level, _COLOURS[finding.level]), Text(finding.message))
     if not audit.findings:
         findings.add_row(Text("nothing found", "green"))
-    return Group(counts, Text(" · ".join(lines)), Text(), findings)
+    return Group(Text(audit.source, "bold"), counts, Text(" · ".join(lines)), Text(), findings)

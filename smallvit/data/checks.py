@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from smallvit.data.findings import Finding, Level, View
-from smallvit.data.items import folded, some
+from smallvit.data.items import counted, folded, some
 from smallvit.data.pictures import UnreadableError
 from smallvit.data.similar import flip_loss
 
@@ -15,10 +15,6 @@ _IMBALANCE = 10
 _FEW = 10
 _LONG = 3
 _FLIP_LOSS = 0.1
-
-
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"
 
 
 def _examples(items: tuple[tuple[str, ...], ...]) -> str:
@@ -33,7 +29,7 @@ def _unreadable(view: View) -> Iterator[Finding]:
         yield Finding(
             level="error",
             code="unreadable",
-            message=f"{_many(len(items), 'file', 'files')} cannot be read: {_examples(items)}. "
+            message=f"{counted(len(items), 'file')} cannot be read: {_examples(items)}. "
             "Replace or remove them, or leave them out with --allow-unreadable.",
             items=items,
         )
@@ -66,7 +62,7 @@ def _leaks(view: View) -> Iterator[Finding]:
         yield Finding(
             level=level,
             code="leaks",
-            message=f"{_many(len(items), 'picture stands', 'pictures stand')} in more than one "
+            message=f"{counted(len(items), 'picture stands', 'pictures stand')} in more than one "
             f"split, so that a model is tested on what it has seen: {_examples(items)}. {todo}",
             items=items,
         )
@@ -75,7 +71,7 @@ def _leaks(view: View) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             code="near-leaks",
-            message=f"{_many(len(items), 'pair', 'pairs')} of nearly identical pictures in "
+            message=f"{counted(len(items), 'pair')} of nearly identical pictures in "
             f"different splits: {_examples(items)}. Scores on them flatter the model; look at "
             "them, and keep pictures of one scene or series in one split.",
             items=items,
@@ -93,7 +89,7 @@ def _conflicts(view: View) -> Iterator[Finding]:
             yield Finding(
                 level=level,
                 code="conflicts" if how == "identical" else "near-conflicts",
-                message=f"{_many(len(items), 'group', 'groups')} of {how} pictures with different "
+                message=f"{counted(len(items), 'group')} of {how} pictures with different "
                 f"labels: {_examples(items)}. Decide which is right"
                 + (", or go on with --allow-conflicts." if level == "error" else "."),
                 items=items,
@@ -111,7 +107,7 @@ def _duplicates(view: View) -> Iterator[Finding]:
             yield Finding(
                 level="warning" if how == "identical" else "hint",
                 code=code,
-                message=f"{_many(len(items), 'group', 'groups')} of {how} pictures within a split: "
+                message=f"{counted(len(items), 'group')} of {how} pictures within a split: "
                 f"{_examples(items)}. They count more than others; remove what is not meant.",
                 items=items,
             )
@@ -156,7 +152,7 @@ def _counts(view: View) -> Iterator[Finding]:
         yield Finding(
             level="error",
             code="empty-class",
-            message=f"{_many(len(empty), 'class has', 'classes have')} no training pictures: "
+            message=f"{counted(len(empty), 'class has', 'classes have')} no training pictures: "
             f"{_examples(empty)}. Add some, or remove the class from every split.",
             items=empty,
         )
@@ -168,9 +164,9 @@ def _counts(view: View) -> Iterator[Finding]:
             yield Finding(
                 level="warning",
                 code="too-few",
-                message=f"{_many(len(absent), 'class has', 'classes have')} no picture in {split}, "
-                f"too few to be divided or none given: {_examples(absent)}. Nothing can be said of "
-                "them there; add pictures.",
+                message=f"{counted(len(absent), 'class has', 'classes have')} no picture in "
+                f"{split}, too few to be divided or none given: {_examples(absent)}. Nothing can "
+                "be said of them there; add pictures.",
                 items=absent,
             )
     few = tuple((name,) for name, count in training.items() if 0 < count < _FEW)
@@ -178,7 +174,7 @@ def _counts(view: View) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             code="few",
-            message=f"{_many(len(few), 'class has', 'classes have')} fewer than {_FEW} training "
+            message=f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW} training "
             f"pictures: {_examples(few)}. Expect little of them.",
             items=few,
         )
@@ -199,38 +195,40 @@ def _pictures(view: View) -> Iterator[Finding]:
     survey = view.survey
     flat = np.flatnonzero(survey.readable & (survey.contrast == 0)).tolist()
     longer, shorter = survey.sizes.max(axis=1), survey.sizes.min(axis=1)
-    cases: tuple[tuple[str, Level, Any, str], ...] = (
+    cases: tuple[tuple[str, Level, Any, str, str], ...] = (
         (
             "constant",
             "warning",
             [index for index in flat if _constant(view, index)],
-            "pictures of a single colour: {}. Remove them.",
+            "of a single colour",
+            "They teach nothing; remove them.",
         ),
         (
             "tiny",
             "warning",
             np.flatnonzero(survey.readable & (shorter < view.patch_size)),
-            f"pictures smaller than a patch of {view.patch_size} pixels: {{}}. They are enlarged "
-            "and hold next to nothing; remove them.",
+            f"smaller than a patch of {view.patch_size} pixels",
+            "They are enlarged and hold next to nothing; remove them.",
         ),
         (
             "long",
             "hint",
             np.flatnonzero(survey.readable & (longer > _LONG * shorter)),
-            f"pictures with one side more than {_LONG} times the other: {{}}. With the fit "
-            f"{view.dataset.fit} little of them is left; look at the preview.",
+            f"with one side more than {_LONG} times the other",
+            f"With the fit {view.dataset.fit} little of them is left; look at the preview.",
         ),
         (
             "frames",
             "hint",
             np.flatnonzero(survey.animated),
-            "pictures of several frames or pages, of which the first is used: {}.",
+            "of several frames or pages",
+            "The first is used.",
         ),
     )
-    for code, level, indices, sentence in cases:
+    for code, level, indices, what, todo in cases:
         if len(indices):
             items = view.titles(indices)
-            message = f"{len(items):,} " + sentence.format(_examples(items))
+            message = f"{counted(len(items), 'picture')} {what}: {_examples(items)}. {todo}"
             yield Finding(level=level, code=code, message=message, items=items)
 
 

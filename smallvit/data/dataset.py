@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 from smallvit.data import cache
 from smallvit.data.fit import FILL, Fit, Size, as_size, check_fit, fit_image
-from smallvit.data.items import SPLITS, Found, Items, class_order, shown, some
+from smallvit.data.items import SPLITS, Found, Items, class_order, counted, shown, some
 from smallvit.data.pictures import UnreadableError
 from smallvit.data.similar import families
 from smallvit.data.sources import find
@@ -137,7 +137,7 @@ class Dataset:
             "dropped": [shown(name) for name in self.dropped],
         }
 
-    def readable(self) -> Self:
+    def readable(self) -> "Dataset":
         """The same without the pictures that cannot be read; `dropped` names them."""
         splits = {
             name: items.select(np.flatnonzero(items.survey.readable))
@@ -175,8 +175,8 @@ class Dataset:
                 yield result.transpose(2, 0, 1)
         if failed:
             raise ValueError(
-                f"{len(failed)} pictures of the {split} split cannot be read: {some(failed)}. "
-                "Replace or remove them, or leave them out with `--allow-unreadable` "
+                f"{counted(len(failed), 'picture')} of the {split} split cannot be read: "
+                f"{some(failed)}. Replace or remove them, or leave them out with `--allow-unreadable` "
                 "(Dataset.readable())"
             )
 
@@ -188,8 +188,8 @@ def load_data(
     fit: Fit = "letterbox",
     channels: int | None = None,
     classes: Sequence[str] | None = None,
-    val: float | None = None,
-    test: float | None = None,
+    val: float | int | None = None,
+    test: float | int | None = None,
     seed: int = 0,
     root: str | os.PathLike[str] | None = None,
     download: bool = False,

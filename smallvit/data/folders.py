@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from smallvit.data.items import Found, class_order, shown, some, split_name
+from smallvit.data.items import Found, class_order, counted, shown, some, split_name
 from smallvit.data.pictures import SUFFIXES
 
 _LAYOUT = (
@@ -31,7 +31,7 @@ def read_folder(root: Path) -> Found:
     ]
     if not found:
         loose = sum(walk.loose.values())
-        what = f"{loose} pictures without class folders" if loose else "no pictures"
+        what = f"{counted(loose, 'picture')} without class folders" if loose else "no pictures"
         raise ValueError(f"{shown(root)} holds {what}: {_LAYOUT}")
     return Found(
         pictures=tuple(path for path, _, _ in found),
@@ -147,7 +147,8 @@ class _Walk:
     def notes(self) -> tuple[str, ...]:
         """What was passed by, a sentence each."""
         notes = [
-            f"{count} pictures lie in {folder} itself, outside every class folder, and are left out"
+            f"{counted(count, 'picture lies', 'pictures lie')} in {folder} itself, outside every "
+            "class folder, and left out"
             for folder, count in self.loose.items()
         ]
         if self.loops:

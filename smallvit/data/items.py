@@ -5,7 +5,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from jaxtyping import Int64, UInt8
@@ -55,6 +54,11 @@ def some(names: Iterable[str | os.PathLike[str]], limit: int = 3) -> str:
     listed = [shown(name) for name in names]
     more = f" and {len(listed) - limit:,} more" if len(listed) > limit else ""
     return ", ".join(listed[:limit]) + more
+
+
+def counted(count: int, one: str, more: str | None = None) -> str:
+    """A number with its noun: 1 picture, 2 pictures."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def folded(name: str) -> str:
@@ -114,7 +118,7 @@ class Items:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def select(self, indices: Int64[np.ndarray, " n"]) -> Self:
+    def select(self, indices: Int64[np.ndarray, " n"]) -> "Items":
         """Some of them, in the order asked for."""
         pictures = self.pictures
         return replace(

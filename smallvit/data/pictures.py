@@ -136,8 +136,10 @@ def _explained() -> Iterator[None]:
 
     try:
         yield
-    except (UnreadableError, ImportError, MemoryError):
+    except (UnreadableError, MemoryError):
         raise
+    except ImportError as error:
+        raise UnreadableError(str(error)) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError(_bomb()) from error
     except UnidentifiedImageError as error:

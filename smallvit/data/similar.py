@@ -33,10 +33,10 @@ def near_duplicates(thumbs: UInt8[np.ndarray, "N T T"]) -> Int64[np.ndarray, "M 
     to depends on the set: where all pictures look alike, as digits do, only what is far closer
     than neighbours usually are is a duplicate.
     """
-    seen = np.flatnonzero(thumbs.reshape(len(thumbs), -1).std(axis=1) > _FLAT)
-    vectors = _normalised(thumbs[seen])
+    seen = np.flatnonzero(thumbs.std(axis=(1, 2)) > _FLAT)
     if len(seen) < 2:
         return np.empty((0, 2), np.int64)
+    vectors = _normalised(thumbs[seen])
     codes, limit = perceptual_hash(thumbs[seen]), 1 - _reach(vectors)
     pairs = [_alike(codes, vectors, limit, *bucket) for bucket in _buckets(codes)]
     found = np.concatenate([np.empty((0, 2), np.int64), *pairs])

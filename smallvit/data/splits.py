@@ -22,7 +22,7 @@ def assign(
     digests: UInt8[np.ndarray, "N digest"],
     families: UInt8[np.ndarray, "N digest"],
     given: Sequence[str],
-    shares: Mapping[str, float | None],
+    shares: Mapping[str, float | int | None],
     seed: int,
 ) -> tuple[dict[str, Int64[np.ndarray, " _"]], dict[str, float], list[str]]:
     """Gives every picture its split.
@@ -55,7 +55,7 @@ def assign(
                 notes.append(f"the source has its own {name} split, not used as {name} is 0")
                 place[own] = ""
         elif training and share != 0:
-            share = usual if share is None else share
+            share = usual if share is None else float(share)
             left = np.flatnonzero(place == "train")
             # A share is one of all training pictures, those held out before it included.
             fraction = share * training / len(left)

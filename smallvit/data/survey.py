@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -62,7 +61,7 @@ class Survey:
         mask[list(self.errors)] = False
         return mask
 
-    def select(self, indices: Int64[np.ndarray, " n"]) -> Self:
+    def select(self, indices: Int64[np.ndarray, " n"]) -> "Survey":
         """The rows of some pictures, in the order asked for."""
         return type(self)(
             **{name: getattr(self, name)[indices] for name in _COLUMNS},

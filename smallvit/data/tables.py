@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from smallvit.data.items import Found, shown, some, split_name
+from smallvit.data.items import Found, counted, shown, some, split_name
 from smallvit.extras import require
 
 _COLUMNS = "expected the columns path, label and, if you like, split"
@@ -81,8 +81,8 @@ def _refuse_blank(path: Path, column: str, cells: Sequence[str]) -> None:
     blank = [str(number) for number, cell in enumerate(cells, start=1) if not cell]
     if blank:
         raise ValueError(
-            f"{len(blank)} rows of {shown(path)} have no {column} (empty or NaN): rows "
-            f"{some(blank)}, counted from 1 below the head; fill them in or remove them"
+            f"{counted(len(blank), 'row has', 'rows have')} no {column} (empty or NaN) in "
+            f"{shown(path)}: row {some(blank)}, counted from 1 below the head; fill them in or remove them"
         )
 
 

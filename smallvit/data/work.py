@@ -74,8 +74,8 @@ def _bar(description: str, total: int, shown: bool) -> Iterator[Callable[[list[R
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:,.0f} pictures/s")
+            seconds = task.finished_time or task.elapsed
+            return Text(f"{task.completed / seconds:,.0f} pictures/s" if seconds else "")
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
