@@ -8,7 +8,7 @@ import numpy as np
 
 from smallvit.data.findings import Finding, Level, View
 from smallvit.data.items import counted, folded, some
-from smallvit.data.pictures import UnreadableError
+from smallvit.data.pictures import UnreadableError, as_array
 from smallvit.data.similar import flip_loss
 
 _IMBALANCE = 10
@@ -238,7 +238,7 @@ def _constant(view: View, index: int) -> bool:
     start = int(np.flatnonzero(view.split == split)[0])
     items = view.dataset.splits[split]
     try:
-        pixels = items.read(index - start, view.dataset.channels)
+        pixels = as_array(items.read(index - start, view.dataset.channels))
     except UnreadableError:
         return False
     return bool((pixels == pixels[0, 0]).all())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
+from PIL import __version__ as pillow
 
 from smallvit.data import cache
 from smallvit.data.fit import FILL, Fit, Size, as_size, check_fit, fit_image
@@ -149,8 +150,6 @@ class Dataset:
         return replace(self, splits=MappingProxyType(splits), dropped=(*self.dropped, *bad))
 
     def _key(self, items: Items) -> str:
-        from PIL import __version__ as pillow
-
         text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
         return hashlib.blake2b(
             text.encode() + items.survey.digests.tobytes(), digest_size=DIGEST
@@ -176,8 +175,8 @@ class Dataset:
         if failed:
             raise ValueError(
                 f"{counted(len(failed), 'picture')} of the {split} split cannot be read: "
-                f"{some(failed)}. Replace or remove them, or leave them out with `--allow-unreadable` "
-                "(Dataset.readable())"
+                f"{some(failed)}. Replace or remove them, or leave them out with "
+                "`--allow-unreadable` (Dataset.readable())"
             )
 
 

@@ -14,7 +14,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import UInt8
+from PIL import Image
 from torch import Tensor
+
+from smallvit.data.pictures import Decoded, as_array
 
 Fit = Literal["letterbox", "stretch", "crop"]
 Size = tuple[int, int]
@@ -78,29 +81,25 @@ def _divide(a: int, b: int) -> int:
     return (2 * a + b) // (2 * b)
 
 
-def fit_image(
-    image: UInt8[np.ndarray, "H W C"], size: Size, fit: Fit = "letterbox"
-) -> UInt8[np.ndarray, "h w C"]:
+def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.ndarray, "h w C"]:
     """A decoded picture at the model's size, in any number of channels."""
-    from PIL import Image
-
-    placement = place(image.shape[0], image.shape[1], size, fit)
+    height, width = image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
+    placement = place(height, width, size, fit)
     (top, left, height, width), (rows, columns), offset = placement
-    part = image[top : top + height, left : left + width]
-    if (height, width) != (rows, columns):
+    if not isinstance(image, np.ndarray):
+        box = left, top, left + width, top + height
+        part = image if fit != "crop" else image.crop(box)
+        pixels = as_array(part.resize((columns, rows), Image.Resampling.BILINEAR))
+    else:
         # Pillow knows no pictures of two, five or more channels; each channel alone is the same.
-        groups = [part] if part.shape[2] == 3 else np.split(part, part.shape[2], axis=2)
-        small = (
-            Image.fromarray(
-                np.ascontiguousarray(group if group.shape[2] == 3 else group[..., 0])
-            ).resize((columns, rows), Image.Resampling.BILINEAR)
-            for group in groups
-        )
-        part = np.dstack([np.asarray(one) for one in small])
+        channels = np.moveaxis(image[top : top + height, left : left + width], 2, 0)
+        grey = (Image.fromarray(np.ascontiguousarray(channel)) for channel in channels)
+        small = (each.resize((columns, rows), Image.Resampling.BILINEAR) for each in grey)
+        pixels = np.dstack([np.asarray(each) for each in small])
     if (rows, columns) == size:
-        return np.ascontiguousarray(part)
-    canvas = np.full((*size, image.shape[2]), FILL, np.uint8)
-    canvas[offset[0] : offset[0] + rows, offset[1] : offset[1] + columns] = part
+        return pixels
+    canvas = np.full((*size, pixels.shape[2]), FILL, np.uint8)
+    canvas[offset[0] : offset[0] + rows, offset[1] : offset[1] + columns] = pixels
     return canvas
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from smallvit.data.pictures import UnreadableError, read_bytes, read_image, to_channels
+from smallvit.data.pictures import Decoded, UnreadableError, decode, read_bytes, to_channels
 from smallvit.data.survey import Survey, digest
 
 SPLITS = ("train", "val", "test")
@@ -131,7 +131,7 @@ class Items:
             survey=self.survey.select(indices),
         )
 
-    def read(self, index: int, channels: int) -> UInt8[np.ndarray, "H W C"]:
+    def read(self, index: int, channels: int) -> Decoded:
         """One picture at full resolution, as it was when it was first looked at."""
         picture = self.pictures[index]
         if not isinstance(picture, Path):
@@ -139,4 +139,4 @@ class Items:
         data = read_bytes(picture)
         if digest(data) != self.survey.digests[index].tobytes():
             raise UnreadableError("it changed after it was first looked at: start again")
-        return to_channels(read_image(data), channels)
+        return to_channels(decode(data), channels)

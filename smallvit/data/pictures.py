@@ -14,15 +14,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.Image import Image as Picture
 
 from smallvit.extras import require
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
 
 SUFFIXES = frozenset(
     [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"]
@@ -36,6 +35,10 @@ THUMB = 16
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
 _TIFF_SAMPLES, _TIFF_PHOTOMETRIC, _TIFF_EXTRA, _TIFF_RGB = 277, 262, 338, 2
+
+
+Decoded = Picture | UInt8[np.ndarray, "H W C"]
+"""A grey or coloured picture of Pillow's, or the pixels of one with other channels."""
 
 
 class UnreadableError(ValueError):
@@ -73,9 +76,22 @@ def read_image(source: bytes | str | os.PathLike[str]) -> UInt8[np.ndarray, "H W
         UnreadableError: It is damaged, too large, or no picture.
     """
     data = source if isinstance(source, bytes) else read_bytes(Path(source))
+    return as_array(decode(data))
+
+
+def decode(data: bytes) -> Decoded:
+    """`read_image` without the last step, which resizing would only have to undo."""
     with _explained():
         picture = _open(data)
-        return _channels_of_tiff(data) if picture is None else _pixels(picture)
+        return _channels_of_tiff(data) if picture is None else _plain(picture)
+
+
+def as_array(image: Decoded) -> UInt8[np.ndarray, "H W C"]:
+    """The pixels, channels last."""
+    if isinstance(image, np.ndarray):
+        return image
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def read_bytes(path: Path) -> bytes:
@@ -86,42 +102,38 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def to_channels(image: UInt8[np.ndarray, "H W _"], channels: int) -> UInt8[np.ndarray, "H W C"]:
+def to_channels(image: Decoded, channels: int) -> Decoded:
     """Grey to colour or colour to grey; any other change is refused."""
-    if image.shape[2] == channels:
+    found = image.shape[2] if isinstance(image, np.ndarray) else len(image.getbands())
+    if found == channels:
         return image
-    if image.shape[2] == 1 and channels == 3:
-        return np.repeat(image, 3, axis=2)
-    if image.shape[2] == 3 and channels == 1:
-        from PIL import Image
-
-        return np.asarray(Image.fromarray(image).convert("L"))[..., None]
-    raise UnreadableError(f"it has {image.shape[2]} channels where {channels} are expected")
+    if {found, channels} != {1, 3}:
+        raise UnreadableError(f"it has {found} channels where {channels} are expected")
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image if found == 3 else image[..., 0])
+    return image.convert("L" if channels == 1 else "RGB")
 
 
 def glance(data: bytes) -> Glance:
     """Looks at a picture quickly: JPEG is decoded small and grey."""
-    from PIL import Image, ImageOps
-
     with _explained():
         picture = _open(data)
         if picture is None:
             pixels = _channels_of_tiff(data)
             height, width, channels = pixels.shape
-            animated = False
-            grey = Image.fromarray(pixels.mean(axis=2).astype(np.uint8))
+            animated, grey = False, Image.fromarray(pixels.mean(axis=2).astype(np.uint8))
         elif picture.format in ("JPEG", "MPO"):
             channels, animated = _channels(picture), False
             width, height = picture.size
             if picture.getexif().get(0x0112, 1) >= 5:
                 width, height = height, width
             picture.draft("L", (4 * THUMB, 4 * THUMB))
-            grey = ImageOps.exif_transpose(picture)
+            ImageOps.exif_transpose(picture, in_place=True)
+            grey = picture
         else:
             channels, animated = _channels(picture), bool(getattr(picture, "is_animated", False))
-            pixels = _pixels(picture)
-            height, width = pixels.shape[:2]
-            grey = Image.fromarray(to_channels(pixels, 1)[..., 0])
+            grey = _plain(picture)
+            width, height = grey.size
         if grey.mode != "L":
             grey = grey.convert("RGB").convert("L")
         low, high = (int(value) for value in grey.getextrema())  # type: ignore[arg-type]
@@ -132,8 +144,6 @@ def glance(data: bytes) -> Glance:
 @contextmanager
 def _explained() -> Iterator[None]:
     """Whatever a decoder raises on a damaged file becomes one kind of error with a reason."""
-    from PIL import Image, UnidentifiedImageError
-
     try:
         yield
     except (UnreadableError, MemoryError):
@@ -157,10 +167,8 @@ def _bomb() -> str:
     return f"it has more than {MAX_PIXELS:,} pixels and is refused unread: save it smaller"
 
 
-def _open(data: bytes) -> "Picture | None":
+def _open(data: bytes) -> Picture | None:
     """The picture, not yet decoded, or None for a TIFF of channels that Pillow would drop."""
-    from PIL import Image, UnidentifiedImageError
-
     if not data:
         raise UnreadableError("the file is empty")
     try:
@@ -180,25 +188,23 @@ def _open(data: bytes) -> "Picture | None":
     return picture
 
 
-def _channels(picture: "Picture") -> int:
+def _channels(picture: Picture) -> int:
     return 1 if picture.mode in _GREY else 3
 
 
-def _pixels(picture: "Picture") -> UInt8[np.ndarray, "H W C"]:
-    """Decodes, turns upright and brings any mode to grey or colour."""
-    from PIL import Image, ImageOps
-
-    picture = ImageOps.exif_transpose(picture)
-    mode, grey = picture.mode, picture.mode in _GREY
+def _plain(picture: Picture) -> Picture:
+    """Decodes, turns upright and brings any mode to grey ("L") or colour ("RGB")."""
+    ImageOps.exif_transpose(picture, in_place=True)
+    mode, plain = picture.mode, "L" if picture.mode in _GREY else "RGB"
     if mode.startswith("I;16") or (mode == "I" and picture.format == "PNG"):
-        return (np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8)[..., None]
+        return Image.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
     if mode in ("I", "F"):
         raise UnreadableError("it has 32-bit values without a fixed range: save 8 or 16 bits")
     if picture.has_transparency_data:
         canvas = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(canvas, picture.convert("RGBA"))
-    pixels = np.asarray(picture.convert("L" if grey else "RGB"))
-    return pixels[..., None] if grey else pixels
+    picture.load()
+    return picture if picture.mode == plain else picture.convert(plain)
 
 
 def _channels_of_tiff(data: bytes) -> UInt8[np.ndarray, "H W C"]:

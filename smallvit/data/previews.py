@@ -3,11 +3,12 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Int64, UInt8
+from PIL import Image, ImageDraw
+from PIL.ImageFont import FreeTypeFont, truetype
 from torch import Tensor
 
 from smallvit.data.dataset import Dataset
@@ -15,9 +16,6 @@ from smallvit.data.fit import fit_image
 from smallvit.data.items import shown
 from smallvit.data.loader import random_keys
 from smallvit.data.pictures import UnreadableError
-
-if TYPE_CHECKING:
-    from PIL.ImageFont import FreeTypeFont
 
 Augment = Callable[[UInt8[Tensor, "B C H W"], Int64[Tensor, " B"]], UInt8[Tensor, "B C H W"]]
 
@@ -49,8 +47,6 @@ def preview(
         columns: How many cells a row has.
         seed: Of the choice of pictures.
     """
-    from PIL import Image, ImageDraw
-
     present = [k for k in range(len(dataset.classes)) if (dataset.labels(split) == k).any()]
     rows = [
         (dataset.classes[k], _row(dataset, split, k, augment, columns, seed))
@@ -135,11 +131,10 @@ def _short(name: str, limit: int = 22) -> str:
     return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
-def _font() -> "FreeTypeFont":
+def _font() -> FreeTypeFont:
     """A font with more than Latin letters; matplotlib brings one."""
     import matplotlib
-    from PIL import ImageFont
 
-    return ImageFont.truetype(
+    return truetype(
         Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _TEXT - 2
     )

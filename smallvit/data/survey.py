@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int64, UInt8
+from PIL import __version__ as pillow
 
 from smallvit.data import cache
 from smallvit.data.pictures import THUMB, Glance, UnreadableError, glance, read_bytes
@@ -157,8 +158,6 @@ def _look(path: Path) -> tuple[bytes, Glance | str]:
 
 def _stamp(paths: Sequence[Path]) -> tuple[str, bool]:
     """A key that changes with any file, and whether all files are older than the clock's grain."""
-    from PIL import __version__ as pillow
-
     key = hashlib.blake2b(f"survey {_VERSION} {pillow}".encode(), digest_size=DIGEST)
     latest = 0
     for path in paths:

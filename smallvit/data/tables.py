@@ -82,7 +82,8 @@ def _refuse_blank(path: Path, column: str, cells: Sequence[str]) -> None:
     if blank:
         raise ValueError(
             f"{counted(len(blank), 'row has', 'rows have')} no {column} (empty or NaN) in "
-            f"{shown(path)}: row {some(blank)}, counted from 1 below the head; fill them in or remove them"
+            f"{shown(path)}: row {some(blank)}, counted from 1 below the head; fill them in or "
+            "remove them"
         )
 
 

@@ -5,9 +5,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from smallvit.data import FILL, fit_image, fit_tensor, read_image
 from smallvit.data.fit import as_size, check_fit, place
+from smallvit.data.pictures import as_array
 
 SIDES = st.integers(1, 600)
 FITS = ["letterbox", "stretch", "crop"]
@@ -63,6 +65,17 @@ def test_a_picture_of_the_right_size_is_left_alone(photo: Path) -> None:
     image = read_image(photo)
     for fit in FITS:
         assert (fit_image(image, image.shape[:2], fit) == image).all()
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", [(32, 32), (50, 20), (400, 500)])
+def test_pixels_and_pillows_pictures_come_out_alike(
+    photo: Path, fit: str, size: tuple[int, int]
+) -> None:
+    for mode in ("RGB", "L"):
+        with Image.open(photo) as picture:
+            plain = picture.convert(mode)
+        assert (fit_image(plain, size, fit) == fit_image(as_array(plain), size, fit)).all()
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])

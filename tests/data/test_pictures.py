@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smallvit.data import UnreadableError, read_image, to_channels
-from smallvit.data.pictures import MAX_PIXELS, glance
+from smallvit.data.pictures import MAX_PIXELS, as_array, glance
 
 HERE = Path(__file__).parent
 
@@ -165,9 +165,12 @@ def test_without_tifffile_the_reason_is_the_command(monkeypatch: pytest.MonkeyPa
 
 
 def test_channels_change_between_grey_and_colour_only(colours: np.ndarray) -> None:
-    grey = to_channels(colours, 1)
-    assert (grey[..., 0] == np.asarray(Image.fromarray(colours).convert("L"))).all()
-    assert (to_channels(grey, 3) == grey).all()
+    luma = np.asarray(Image.fromarray(colours).convert("L"))[..., None]
+    for image in (colours, Image.fromarray(colours)):
+        grey = to_channels(image, 1)
+        assert (as_array(grey) == luma).all()
+        assert (as_array(to_channels(grey, 3)) == luma).all()
+        assert to_channels(image, 3) is image
     with pytest.raises(UnreadableError, match="3 channels where 5 are expected"):
         to_channels(colours, 5)
 
