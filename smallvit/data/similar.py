@@ -12,7 +12,7 @@ BITS = 7
 _RARE = 20  # how much closer than its fifth neighbour a typical picture's near duplicate must be
 _CLOSEST, _WIDEST = 0.002, 0.02
 _FLAT = 2.0
-_VOTERS = 2000
+_VOTERS = 1000
 _NEIGHBOURS = 5
 
 
