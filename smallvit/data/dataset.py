@@ -1,0 +1,294 @@
+"""`load_data`: from a specification to splits of pictures of one size."""
+
+import difflib
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from PIL import __version__ as pillow
+
+from smallvit.data import cache
+from smallvit.data.fit import FILL, Fit, Size, as_size, check_fit, fit_image
+from smallvit.data.items import SPLITS, Found, Items, class_order, counted, shown, some
+from smallvit.data.pictures import UnreadableError
+from smallvit.data.similar import families
+from smallvit.data.sources import find
+from smallvit.data.splits import assign
+from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
+from smallvit.data.work import spread
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Pictures of known classes, in splits, at one size.
+
+    Nothing is decoded until `pixels` is asked for a split.
+
+    Attributes:
+        source: The specification as it was given.
+        classes: Their names; labels are places in this list.
+        splits: train, val and test, as far as there are any.
+        channels: Of every picture, once decoded.
+        image_size: Height and width, once decoded.
+        fit: How pictures of other shapes come to that size.
+        seed: Of the splits that were made.
+        made: The shares of the splits that were made, by name; the others were given.
+        named: Whether class names were given, and are not just numbers.
+        official: Whether the splits are a published benchmark's.
+        notes: What was left out or is odd, a sentence each.
+        dropped: Names of unreadable pictures that were left out because that was asked for.
+    """
+
+    source: str
+    classes: tuple[str, ...]
+    splits: Mapping[str, Items]
+    channels: int
+    image_size: Size
+    fit: Fit = "letterbox"
+    seed: int = 0
+    made: Mapping[str, float] = field(default_factory=dict)
+    named: bool = True
+    official: bool = False
+    notes: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", as_size(self.image_size))
+        check_fit(self.fit)
+
+    def split(self, name: str) -> Items:
+        """The pictures of a split."""
+        if name not in self.splits:
+            known = ", ".join(self.splits)
+            raise ValueError(f"{shown(self.source)} has no {name} split, but {known}")
+        return self.splits[name]
+
+    def labels(self, split: str) -> Int64[np.ndarray, " N"]:
+        """The labels of a split."""
+        return self.split(split).labels
+
+    def pixels(self, split: str, *, progress: bool = False) -> UInt8[np.ndarray, "N C H W"]:
+        """The decoded pictures of a split; from the cache, and into it the first time.
+
+        Raises:
+            ValueError: Some cannot be read; all of them are named.
+            OSError: The cache cannot be written.
+        """
+        items = self.split(split)
+        if not isinstance(items.pictures, tuple) and (
+            items.pictures.shape[1:] == (*self.image_size, self.channels)
+        ):
+            return np.ascontiguousarray(items.pictures.transpose(0, 3, 1, 2))
+        return cache.stored(
+            self._key(items),
+            (len(items), self.channels, *self.image_size),
+            lambda: self._decoded(items, split, progress),
+            {"source": shown(self.source), "split": split, "fit": self.fit},
+        )
+
+    @cached_property
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel over the training split, from 0 to 1."""
+        pixels = self.pixels("train")
+        total, squares = np.zeros(self.channels), np.zeros(self.channels)
+        for start in range(0, len(pixels), 256):
+            part = np.asarray(pixels[start : start + 256]).astype(np.float64)
+            total += part.sum((0, 2, 3))
+            squares += np.square(part).sum((0, 2, 3))
+        count = pixels.size / self.channels
+        mean = total / count
+        std = np.sqrt(np.maximum(squares / count - mean**2, 1))  # at least one grey level
+        return tuple((mean / 255).tolist()), tuple((std / 255).tolist())
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of classes, splits, labels and pictures, the same on every machine."""
+        key = hashlib.blake2b(repr(self.classes).encode(), digest_size=DIGEST)
+        for name in SPLITS:
+            if name in self.splits:
+                items = self.splits[name]
+                key.update(f"\0{name}\0".encode() + items.survey.digests.tobytes())
+                key.update(items.labels.astype("<i8").tobytes())
+        return key.hexdigest()
+
+    def record(self) -> dict[str, Any]:
+        """What a run has to keep, as plain data, to say what it was trained on."""
+        return {
+            "source": shown(self.source),
+            "classes": list(self.classes),
+            "counts": {name: len(items) for name, items in self.splits.items()},
+            "made": dict(self.made),
+            "seed": self.seed,
+            "image_size": list(self.image_size),
+            "channels": self.channels,
+            "fit": self.fit,
+            "fill": FILL,
+            "fingerprint": self.fingerprint,
+            "dropped": [shown(name) for name in self.dropped],
+        }
+
+    def readable(self) -> "Dataset":
+        """The same without the pictures that cannot be read; `dropped` names them."""
+        splits = {
+            name: items.select(np.flatnonzero(items.survey.readable))
+            for name, items in self.splits.items()
+        }
+        bad = [
+            items.names[i] for items in self.splits.values() for i in sorted(items.survey.errors)
+        ]
+        return replace(self, splits=MappingProxyType(splits), dropped=(*self.dropped, *bad))
+
+    def _key(self, items: Items) -> str:
+        text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
+        return hashlib.blake2b(
+            text.encode() + items.survey.digests.tobytes(), digest_size=DIGEST
+        ).hexdigest()
+
+    def _decoded(
+        self, items: Items, split: str, progress: bool
+    ) -> Iterator[UInt8[np.ndarray, "C H W"]]:
+        def decode(index: int) -> np.ndarray | str:
+            try:
+                return fit_image(items.read(index, self.channels), self.image_size, self.fit)
+            except UnreadableError as error:
+                return f"{shown(items.names[index])} ({error})"
+
+        failed = []
+        for result in spread(
+            decode, range(len(items)), description=f"decoding {split}", progress=progress
+        ):
+            if isinstance(result, str):
+                failed.append(result)
+            else:
+                yield result.transpose(2, 0, 1)
+        if failed:
+            raise ValueError(
+                f"{counted(len(failed), 'picture')} of the {split} split cannot be read: "
+                f"{some(failed)}. Replace or remove them, or leave them out with "
+                "`--allow-unreadable` (Dataset.readable())"
+            )
+
+
+def load_data(
+    spec: str | os.PathLike[str],
+    *,
+    image_size: int | Size | None = None,
+    fit: Fit = "letterbox",
+    channels: int | None = None,
+    classes: Sequence[str] | None = None,
+    val: float | int | None = None,
+    test: float | int | None = None,
+    seed: int = 0,
+    root: str | os.PathLike[str] | None = None,
+    download: bool = False,
+    progress: bool = False,
+) -> Dataset:
+    """Finds pictures and labels, whatever form they have.
+
+    Args:
+        spec: A folder of class folders, alone or below train/, val/ and test/ (any of them); a CSV
+            or Parquet table of path, label and optionally split; an .npz of uint8 images, labels
+            and optionally split and classes, or a folder of train.npz, val.npz and test.npz; or a
+            name: fashion-mini, mnist, fashion-mnist, cifar10, cifar100, svhn, flowers102
+            (flowers102:1020, :2040 or :6552), tiny-imagenet. A folder that has such a name is
+            written ./name.
+        image_size: One number, or (height, width). None takes the pictures' own size if they share
+            one of at most 128, and else 64.
+        fit: How other shapes come to that size: the whole picture with bars (letterbox), the whole
+            picture squeezed (stretch), or its middle (crop).
+        channels: 1 or 3 to have all pictures grey or coloured; None follows the pictures.
+        classes: The only classes allowed, in this order: those of a trained model.
+        val: Share of the training pictures held out for validation where the source has no such
+            split; 0 does without one, even if the source has it. None means a tenth.
+        test: The same for the test split; None means a fifth.
+        seed: Of the splits that are made.
+        root: Where named datasets lie; see `smallvit.data.named.default_root`.
+        download: Whether a named dataset may be fetched.
+        progress: Whether to show a bar.
+
+    Raises:
+        ValueError: The source is not there, is not laid out as expected, or has unknown labels.
+    """
+    check_fit(fit)
+    found = find(spec, root=root, download=download)
+    names = _classes(found, classes, spec)
+    number = {name: i for i, name in enumerate(names)}
+    survey = (
+        survey_files(found.pictures, progress=progress)
+        if isinstance(found.pictures, tuple)
+        else survey_array(found.pictures)
+    )
+    pool = Items(
+        pictures=found.pictures,
+        names=tuple(found.names),
+        labels=np.array([number[label] for label in found.labels], np.int64),
+        survey=survey,
+    )
+    places, made, notes = assign(
+        pool.labels,
+        survey.digests,
+        # Benchmarks are divided as everyone does, whatever lies in them twice.
+        survey.digests if found.official else families(survey.digests, survey.thumbs),
+        found.splits,
+        {"test": test, "val": val},
+        seed,
+    )
+    return Dataset(
+        source=os.fspath(spec),
+        classes=names,
+        splits=MappingProxyType({name: pool.select(indices) for name, indices in places.items()}),
+        channels=channels or _common_channels(survey),
+        image_size=_common_size(survey) if image_size is None else as_size(image_size),
+        fit=fit,
+        seed=seed,
+        made=MappingProxyType(made),
+        named=found.named,
+        official=found.official,
+        notes=(*found.notes, *notes),
+    )
+
+
+def _classes(
+    found: Found, allowed: Sequence[str] | None, spec: str | os.PathLike[str]
+) -> tuple[str, ...]:
+    """Class names in order; refuses labels that are none of them."""
+    names = tuple(allowed or found.classes or class_order(found.labels))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{shown(spec)} has several classes called {some(twice)}: rename them")
+    unknown = sorted(set(found.labels) - set(names))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"{shown(spec)} has labels that are none of the {len(names)} classes "
+            f"({some(names, 6)}): {some(unknown)}{hint}"
+        )
+    return names
+
+
+def _common_channels(survey: Survey) -> int:
+    """Those of the pictures; colour where grey and colour are mixed."""
+    kinds = np.unique(survey.channels[survey.readable])
+    if not len(kinds):
+        return 3
+    return int(kinds.max())
+
+
+def _common_size(survey: Survey) -> Size:
+    """The size all pictures share, if it is small; otherwise one that trains in reasonable time."""
+    sizes = np.unique(survey.sizes[survey.readable], axis=0)
+    if len(sizes) == 1 and sizes.max() <= 128:
+        return int(sizes[0, 0]), int(sizes[0, 1])
+    return 64, 64

@@ -1,0 +1,115 @@
+"""How a picture of any shape comes to the model's size: one definition of the pixels.
+
+`place` says which part of the picture is used, what size it is given and where it lies;
+`fit_image` does it with Pillow for the cache, prediction and serving, `fit_tensor` with PyTorch
+operations, so that an exported model can carry it. Both resize with the antialiased triangle
+filter ("bilinear") and agree to one grey level of 255: Pillow rounds once more, between its
+horizontal and its vertical pass.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from smallvit.data.pictures import Decoded, as_array
+
+Fit = Literal["letterbox", "stretch", "crop"]
+Size = tuple[int, int]
+
+FILL = 128
+"""The grey of letterbox bars: the middle of the range, near zero once pictures are normalised."""
+
+
+class Placement(NamedTuple):
+    """Where a picture goes.
+
+    Attributes:
+        box: Top, left, height and width of the part of the picture that is used.
+        inner: Height and width it is resized to.
+        offset: Top and left of it on the canvas.
+    """
+
+    box: tuple[int, int, int, int]
+    inner: Size
+    offset: Size
+
+
+def as_size(value: int | Iterable[int]) -> Size:
+    """Height and width from one number or two."""
+    sides = (value, value) if isinstance(value, int) else tuple(value)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise ValueError(
+            f"image_size is {value!r}: give one positive number, or two as (height, width)"
+        )
+    return sides[0], sides[1]
+
+
+def check_fit(fit: str) -> None:
+    """Refuses a fit that does not exist."""
+    if fit not in get_args(Fit):
+        raise ValueError(f"fit is {fit!r}: allowed are {', '.join(get_args(Fit))}")
+
+
+def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
+    """Where a picture of `height` × `width` goes on a canvas of `size`.
+
+    Whole numbers only and no branch on the picture's shape, so that a traced graph can follow.
+    Letterbox keeps the whole picture and its proportions and centres it; stretch keeps the whole
+    picture; crop keeps the proportions and cuts the longer side, equally on both ends.
+    """
+    check_fit(fit)
+    rows, columns = size
+    if fit == "stretch":
+        return Placement((0, 0, height, width), size, (0, 0))
+    if fit == "crop":
+        h = min(height, max(1, _divide(width * rows, columns)))
+        w = min(width, max(1, _divide(height * columns, rows)))
+        return Placement(((height - h) // 2, (width - w) // 2, h, w), size, (0, 0))
+    h = min(rows, max(1, _divide(height * columns, width)))
+    w = min(columns, max(1, _divide(width * rows, height)))
+    return Placement((0, 0, height, width), (h, w), ((rows - h) // 2, (columns - w) // 2))
+
+
+def _divide(a: int, b: int) -> int:
+    """The quotient, rounded half up."""
+    return (2 * a + b) // (2 * b)
+
+
+def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.ndarray, "h w C"]:
+    """A decoded picture at the model's size, in any number of channels."""
+    height, width = image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
+    placement = place(height, width, size, fit)
+    (top, left, height, width), (rows, columns), offset = placement
+    if not isinstance(image, np.ndarray):
+        box = left, top, left + width, top + height
+        part = image if fit != "crop" else image.crop(box)
+        pixels = as_array(part.resize((columns, rows), Image.Resampling.BILINEAR))
+    else:
+        # Pillow knows no pictures of two, five or more channels; each channel alone is the same.
+        channels = np.moveaxis(image[top : top + height, left : left + width], 2, 0)
+        grey = (Image.fromarray(np.ascontiguousarray(channel)) for channel in channels)
+        small = (each.resize((columns, rows), Image.Resampling.BILINEAR) for each in grey)
+        pixels = np.dstack([np.asarray(each) for each in small])
+    if (rows, columns) == size:
+        return pixels
+    canvas = np.full((*size, pixels.shape[2]), FILL, np.uint8)
+    canvas[offset[0] : offset[0] + rows, offset[1] : offset[1] + columns] = pixels
+    return canvas
+
+
+def fit_tensor(
+    images: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "letterbox"
+) -> UInt8[Tensor, "B C h w"]:
+    """`fit_image` for a batch of decoded pictures of one shape, in PyTorch operations."""
+    placement = place(images.shape[2], images.shape[3], size, fit)
+    (top, left, height, width), inner, offset = placement
+    part = images[:, :, top : top + height, left : left + width].float()
+    small = F.interpolate(part, inner, mode="bilinear", antialias=True).round().clamp(0, 255)
+    below, right = size[0] - inner[0] - offset[0], size[1] - inner[1] - offset[1]
+    return F.pad(small, (offset[1], right, offset[0], below), value=FILL).to(torch.uint8)

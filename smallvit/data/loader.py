@@ -1,0 +1,241 @@
+"""Batches as a pure function of (seed, step)."""
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8, UInt64
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+_SHARE = 0.5
+
+
+class Batch(NamedTuple):
+    """What a step works on.
+
+    Attributes:
+        images: The pictures.
+        labels: Their classes.
+        positions: Their places in the batch of all ranks, which is what random augmentation is
+            drawn for; in `Loader.ordered` their places in the split.
+    """
+
+    images: UInt8[Tensor, "B C H W"]
+    labels: Int64[Tensor, " B"]
+    positions: Int64[Tensor, " B"]
+
+
+def random_keys(seed: int, stream: int, count: int) -> UInt64[np.ndarray, " count"]:
+    """Random numbers that are a pure function of (seed, stream, place), on any machine and version.
+
+    The finaliser of SplitMix64 over a counter; sorting by them makes a permutation.
+    """
+
+    def mix(x: UInt64[np.ndarray, " _"]) -> UInt64[np.ndarray, " _"]:
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(x ^ (x >> np.uint64(31)))
+
+    weyl = np.uint64(0x9E3779B97F4A7C15)
+    state = mix(np.array([seed % 2**64], np.uint64) + weyl)
+    state = mix((state ^ np.array([stream % 2**64], np.uint64)) + weyl)
+    return np.asarray(mix(state + weyl * np.arange(1, count + 1, dtype=np.uint64)))
+
+
+class Loader:
+    """Batches of a split.
+
+    An epoch is a permutation keyed by (seed, epoch), cut into batches; pictures that fill no whole
+    batch at its end are left out of that epoch, others in the next (drop last). `batch(step)`
+    needs no earlier step, so resuming needs no replay, and the batches of all ranks together are
+    the same for any number of ranks.
+
+    Pictures lie on the device if they take at most half of its free memory. Otherwise they are
+    gathered by a thread ahead of the step, and go to a GPU through pinned memory on a stream of
+    their own.
+
+    Args:
+        pixels: Decoded pictures; a mapping of a file larger than memory is fine.
+        labels: Their classes.
+        batch_size: Of all ranks together.
+        seed: Of the order.
+        rank: Which share of each batch this process takes.
+        world_size: How many processes share a batch.
+        device: Where batches are wanted.
+        balanced: Every class equally often: an epoch is as long as before, larger classes show a
+            part of their pictures and smaller ones show theirs again.
+        repeats: Repeated augmentation: each picture this many times in a batch. An epoch is as long
+            as before, so it shows a part of the pictures.
+        resident: Whether to keep all pictures on the device; None decides by its free memory.
+        ahead: How many batches to gather before they are asked for.
+    """
+
+    def __init__(
+        self,
+        pixels: UInt8[np.ndarray, "N C H W"],
+        labels: Int64[np.ndarray, " N"],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str = "cpu",
+        balanced: bool = False,
+        repeats: int = 1,
+        resident: bool | None = None,
+        ahead: int = 2,
+    ) -> None:
+        if len(pixels) != len(labels):
+            raise ValueError(f"there are {len(pixels)} pictures and {len(labels)} labels")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank is {rank}: allowed is 0 up to below world_size {world_size}")
+        for name, unit in (("world_size", world_size), ("repeats", repeats)):
+            if unit < 1 or batch_size % unit:
+                raise ValueError(f"batch_size {batch_size} is no multiple of {name} {unit}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: allowed is 1 or more")
+        self.pixels, self.batch_size, self.seed = pixels, batch_size, seed
+        self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
+        self.balanced, self.repeats, self.ahead = balanced, repeats, ahead
+        self._numbers = labels
+        self._labels = torch.from_numpy(labels.copy()).to(self.device)
+        self._images = self._upload() if self._fits(resident) else None
+        share = batch_size // world_size
+        self._positions = torch.arange(rank * share, (rank + 1) * share, device=self.device)
+        self._epochs: dict[int, tuple[Int64[np.ndarray, " N"], Int64[Tensor, " N"]]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._coming: dict[int, Future[tuple[Tensor, Any]]] = {}
+        self._stream: Any = None
+        if self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        place = f"on {self.device}" if self.resident else f"streamed to {self.device}"
+        logger.info("%d pictures (%.0f MB) %s", len(pixels), pixels.nbytes / 1e6, place)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def resident(self) -> bool:
+        """Whether all pictures lie on the device."""
+        return self._images is not None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in an epoch."""
+        steps = len(self) // self.batch_size
+        if not steps:
+            raise ValueError(
+                f"a batch of {self.batch_size} is larger than the {len(self)} pictures there are: "
+                f"take a batch_size of at most {len(self)}"
+            )
+        return steps
+
+    def batch(self, step: int) -> Batch:
+        """This rank's part of a batch; steps count from 0 through all epochs."""
+        there = self._indices(step)[1]
+        labels = self._labels[there]
+        if self._images is not None:
+            return Batch(self._images[there], labels, self._positions)
+        coming = self._coming.pop(step, None) or self._submit(step)
+        self._coming = {
+            later: self._coming.get(later) or self._submit(later)
+            for later in range(step + 1, step + 1 + self.ahead)
+        }
+        images, arrived = coming.result()
+        if arrived is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(arrived)
+            images.record_stream(current)
+        return Batch(images, labels, self._positions)
+
+    def ordered(self, batch_size: int | None = None) -> Iterator[Batch]:
+        """Every picture once, in order, the incomplete last batch included.
+
+        With several ranks each takes its share of every batch, and the shares of the last batch
+        may differ in length; `positions` tell where results belong.
+        """
+        size = batch_size or self.batch_size
+        share = -(-size // self.world_size)
+        for start in range(0, len(self), size):
+            first = start + self.rank * share
+            stop = min(first + share, start + size, len(self))
+            if first < stop:
+                positions = torch.arange(first, stop, device=self.device)
+                part = slice(first, stop)
+                images = (
+                    torch.from_numpy(np.array(self.pixels[part])).to(self.device)
+                    if self._images is None
+                    else self._images[part]
+                )
+                yield Batch(images, self._labels[part], positions)
+
+    def order(self, epoch: int) -> Int64[np.ndarray, " N"]:
+        """The pictures of an epoch in the order they are shown."""
+        return self._order(epoch)[0]
+
+    def _order(self, epoch: int) -> tuple[Int64[np.ndarray, " N"], Int64[Tensor, " N"]]:
+        """`order` on the host and on the device."""
+        if epoch not in self._epochs:
+            plain = np.argsort(random_keys(self.seed, epoch, len(self)), kind="stable")
+            chosen = self._balance(plain, epoch) if self.balanced else plain
+            shown = np.repeat(chosen[: -(-len(self) // self.repeats)], self.repeats)[: len(self)]
+            # The next epoch's first batches are gathered during this one's last.
+            self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) == 1}
+            self._epochs[epoch] = shown, torch.from_numpy(shown).to(self.device)
+        return self._epochs[epoch]
+
+    def _balance(self, plain: Int64[np.ndarray, " N"], epoch: int) -> Int64[np.ndarray, " N"]:
+        """As many draws as pictures, in turn from each class in random order of classes."""
+        labels = self._numbers[plain]
+        present = np.unique(labels)
+        rounds = -(-len(plain) // len(present))
+        # In round r every class gives its r-th picture, from the start again when it has no more.
+        table = np.stack([np.resize(plain[labels == label], rounds) for label in present], axis=1)
+        keys = random_keys(self.seed, ~epoch, table.size).reshape(table.shape)
+        mixed = np.take_along_axis(table, np.argsort(keys, axis=1), axis=1)
+        return mixed.reshape(-1)[: len(plain)]
+
+    def _indices(self, step: int) -> tuple[Int64[np.ndarray, " B"], Int64[Tensor, " B"]]:
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        share = self.batch_size // self.world_size
+        start = batch * self.batch_size + self.rank * share
+        here, there = self._order(epoch)
+        return here[start : start + share], there[start : start + share]
+
+    def _submit(self, step: int) -> "Future[tuple[Tensor, Any]]":
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="smallvit-loader")
+        return self._pool.submit(self._gather, self._indices(step)[0])
+
+    def _gather(self, indices: Int64[np.ndarray, " B"]) -> tuple[Tensor, Any]:
+        """Pictures on their way to the device, and the event of their arrival on a GPU."""
+        shape = (len(indices), *self.pixels.shape[1:])
+        images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
+        np.take(self.pixels, indices, axis=0, out=images.numpy(), mode="clip")
+        if self._stream is None:
+            return images.to(self.device), None
+        with torch.cuda.stream(self._stream):
+            moved = images.to(self.device, non_blocking=True)
+            arrived = self._stream.record_event()
+        return moved, arrived
+
+    def _fits(self, wanted: bool | None) -> bool:
+        if wanted is not None:
+            return wanted
+        if self.device.type != "cuda":
+            return False
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return self.pixels.nbytes <= _SHARE * free
+
+    def _upload(self) -> UInt8[Tensor, "N C H W"]:
+        """Copies all pictures to the device, a part at a time."""
+        images = torch.empty(self.pixels.shape, dtype=torch.uint8, device=self.device)
+        for start in range(0, len(self), 4096):
+            part = np.array(self.pixels[start : start + 4096])
+            images[start : start + 4096] = torch.from_numpy(part)
+        return images

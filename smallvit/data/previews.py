@@ -1,0 +1,140 @@
+"""A contact sheet of what the model really sees."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from PIL import Image, ImageDraw
+from PIL.ImageFont import FreeTypeFont, truetype
+from torch import Tensor
+
+from smallvit.data.dataset import Dataset
+from smallvit.data.fit import fit_image
+from smallvit.data.items import shown
+from smallvit.data.loader import random_keys
+from smallvit.data.pictures import UnreadableError
+
+Augment = Callable[[UInt8[Tensor, "B C H W"], Int64[Tensor, " B"]], UInt8[Tensor, "B C H W"]]
+
+_CELL = 96
+_GAP = 8
+_TEXT = 15
+_INK, _PAPER, _QUIET = (30, 30, 30), (250, 250, 250), (120, 120, 120)
+
+
+def preview(
+    dataset: Dataset,
+    path: str | os.PathLike[str],
+    *,
+    split: str = "train",
+    augment: Augment | None = None,
+    classes: int = 12,
+    columns: int = 8,
+    seed: int = 0,
+) -> None:
+    """Writes a PNG with a row of pictures for each class, fitted and augmented as in training.
+
+    Args:
+        dataset: From `load_data`.
+        path: The file to write.
+        split: Where pictures are taken from.
+        augment: Called with pictures and their positions in the batch. With it every second column
+            shows the augmented form of the picture to its left.
+        classes: How many classes to show at most.
+        columns: How many cells a row has.
+        seed: Of the choice of pictures.
+    """
+    present = [k for k in range(len(dataset.classes)) if (dataset.labels(split) == k).any()]
+    rows = [
+        (dataset.classes[k], _row(dataset, split, k, augment, columns, seed))
+        for k in present[:classes]
+    ]
+    height, width = dataset.image_size
+    scale = max(1, round(_CELL / max(height, width)))
+    cell = height * scale, width * scale
+    font = _font()
+    label = max((int(font.getlength(_short(name))) for name, _ in rows), default=0) + 2 * _GAP
+    head = 2 * _TEXT + 2 * _GAP
+    sheet = Image.new(
+        "RGB",
+        (
+            label + _left(columns, cell[1], augment is not None),
+            head + len(rows) * (cell[0] + _GAP) + _GAP,
+        ),
+        _PAPER,
+    )
+    draw = ImageDraw.Draw(sheet)
+    draw.text((_GAP, _GAP), _caption(dataset, split, augment is not None), _INK, font)
+    if len(present) > classes:
+        more = f"{classes} of {len(present)} classes"
+        draw.text((_GAP, _GAP + _TEXT), more, _QUIET, font)
+    for r, (name, pictures) in enumerate(rows):
+        top = head + r * (cell[0] + _GAP)
+        draw.text((_GAP, top + cell[0] / 2), _short(name), _INK, font, anchor="lm")
+        for c, picture in enumerate(pictures):
+            # Nearest, so that what is seen are the model's own pixels.
+            large = Image.fromarray(picture).resize(cell[::-1], Image.Resampling.NEAREST)
+            sheet.paste(large, (label + _left(c, cell[1], augment is not None), top))
+    sheet.save(Path(path), "PNG")
+
+
+def _left(column: int, width: int, paired: bool) -> int:
+    """Where a column begins; a picture and its augmented form stand close together."""
+    return column * (width + _GAP) - (column % 2) * (_GAP - 2) * paired
+
+
+def _row(
+    dataset: Dataset, split: str, label: int, augment: Augment | None, columns: int, seed: int
+) -> list[UInt8[np.ndarray, "H W 3"]]:
+    """Some pictures of a class, each followed by its augmented form if there is one."""
+    items = dataset.split(split)
+    members = np.flatnonzero(items.labels == label)
+    members = members[np.argsort(random_keys(seed, label, len(members)))]
+    wanted = columns if augment is None else columns // 2
+    plain: list[UInt8[np.ndarray, "H W C"]] = []
+    for index in members.tolist():
+        if len(plain) == wanted:
+            break
+        try:
+            picture = items.read(index, dataset.channels)
+        except UnreadableError:
+            continue
+        plain.append(fit_image(picture, dataset.image_size, dataset.fit))
+    if augment is None or not plain:
+        return [_coloured(picture) for picture in plain]
+    batch = torch.from_numpy(np.stack(plain)).permute(0, 3, 1, 2).contiguous()
+    # Every row stands for a part of one batch, so that no two rows are augmented alike.
+    positions = torch.arange(len(batch)) + label * wanted
+    changed = augment(batch, positions).permute(0, 2, 3, 1).numpy()
+    return [_coloured(p) for pair in zip(plain, changed, strict=True) for p in pair]
+
+
+def _coloured(picture: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
+    """The first three channels, or the first alone where there are fewer."""
+    three = picture[..., :3] if picture.shape[2] >= 3 else np.repeat(picture[..., :1], 3, axis=2)
+    return np.ascontiguousarray(three)
+
+
+def _caption(dataset: Dataset, split: str, augmented: bool) -> str:
+    height, width = dataset.image_size
+    source = shown(Path(dataset.source).name)
+    text = f"{source} · {split} · {height}×{width} · {dataset.fit}"
+    if dataset.channels not in (1, 3):
+        text += f" · {dataset.channels} channels, the first shown"
+    return text + (" · each picture and its augmented form" if augmented else "")
+
+
+def _short(name: str, limit: int = 22) -> str:
+    return name if len(name) <= limit else name[: limit - 1] + "…"
+
+
+def _font() -> FreeTypeFont:
+    """A font with more than Latin letters; matplotlib brings one."""
+    import matplotlib
+
+    return truetype(
+        Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _TEXT - 2
+    )

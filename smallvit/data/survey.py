@@ -1,0 +1,197 @@
+"""One look at every picture: its digest, size, channels and a thumbnail.
+
+Splits, audit and cache all rest on it. A survey of files takes one threaded pass and is remembered
+in the cache folder for as long as no file changes.
+"""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int64, UInt8
+from PIL import __version__ as pillow
+
+from smallvit.data import cache
+from smallvit.data.pictures import THUMB, Glance, UnreadableError, glance, read_bytes
+from smallvit.data.work import spread
+
+logger = logging.getLogger(__name__)
+
+DIGEST = 16
+_VERSION = 1
+_SETTLED_NS = 2_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Survey:
+    """What is known of each picture.
+
+    Attributes:
+        digests: Hash of the file's bytes, or of the pixels where there is no file.
+        sizes: Height and width, upright; zeros where unreadable.
+        channels: 1, 3 or more; 0 where unreadable.
+        animated: Whether there are further frames or pages.
+        contrast: Largest minus smallest grey value, seen coarsely.
+        thumbs: Small grey copies.
+        errors: Why a picture cannot be read, by its index.
+    """
+
+    digests: UInt8[np.ndarray, "N digest"]
+    sizes: Int64[np.ndarray, "N 2"]
+    channels: Int64[np.ndarray, " N"]
+    animated: Bool[np.ndarray, " N"]
+    contrast: Int64[np.ndarray, " N"]
+    thumbs: UInt8[np.ndarray, "N T T"]
+    errors: Mapping[int, str]
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    @property
+    def readable(self) -> Bool[np.ndarray, " N"]:
+        """Which pictures can be read."""
+        mask = np.ones(len(self), bool)
+        mask[list(self.errors)] = False
+        return mask
+
+    def select(self, indices: Int64[np.ndarray, " n"]) -> "Survey":
+        """The rows of some pictures, in the order asked for."""
+        return type(self)(
+            **{name: getattr(self, name)[indices] for name in _COLUMNS},
+            errors={
+                new: self.errors[old]
+                for new, old in enumerate(indices.tolist())
+                if old in self.errors
+            },
+        )
+
+
+def joined(surveys: Sequence[Survey]) -> Survey:
+    """Several surveys as one."""
+    starts = np.cumsum([0, *(len(survey) for survey in surveys)]).tolist()
+    return Survey(
+        **{name: np.concatenate([getattr(s, name) for s in surveys]) for name in _COLUMNS},
+        errors={
+            start + index: reason
+            for start, survey in zip(starts, surveys, strict=False)
+            for index, reason in survey.errors.items()
+        },
+    )
+
+
+_COLUMNS = ("digests", "sizes", "channels", "animated", "contrast", "thumbs")
+
+
+def digest(data: bytes | memoryview) -> bytes:
+    """The hash by which pictures are told apart."""
+    return hashlib.blake2b(data, digest_size=DIGEST).digest()
+
+
+def survey_files(paths: Sequence[Path], *, progress: bool = False) -> Survey:
+    """Looks at files, or remembers having looked."""
+    key, settled = _stamp(paths)
+    remembered = cache.directory() / "surveys" / f"{key}.npz"
+    if (known := _load(remembered, len(paths))) is not None:
+        return known
+    started = time.perf_counter()
+    rows = list(spread(_look, paths, description="looking at pictures", progress=progress))
+    seconds = time.perf_counter() - started
+    logger.info("looked at %d pictures in %.1f s", len(paths), seconds)
+    blank = Glance((0, 0), 0, False, 0, np.zeros((THUMB, THUMB), np.uint8))
+    seen = [blank if isinstance(look, str) else look for _, look in rows]
+    survey = Survey(
+        digests=np.frombuffer(b"".join(d for d, _ in rows), np.uint8).reshape(-1, DIGEST),
+        sizes=np.array([look.size for look in seen], np.int64).reshape(-1, 2),
+        channels=np.array([look.channels for look in seen], np.int64),
+        animated=np.array([look.animated for look in seen], bool),
+        contrast=np.array([look.contrast for look in seen], np.int64),
+        thumbs=np.array([look.thumb for look in seen], np.uint8).reshape(-1, THUMB, THUMB),
+        errors={i: look for i, (_, look) in enumerate(rows) if isinstance(look, str)},
+    )
+    # A file written a moment ago may change again within the clock's grain, unseen by its stamp.
+    if settled:
+        _save(survey, remembered)
+    return survey
+
+
+def survey_array(images: UInt8[np.ndarray, "N H W C"]) -> Survey:
+    """Looks at decoded pictures."""
+    count, height, width, channels = images.shape
+    thumbs = np.empty((count, THUMB, THUMB), np.uint8)
+    contrast = np.empty(count, np.int64)
+    for start in range(0, count, 1024):
+        part = torch.from_numpy(images[start : start + 1024].mean(3, dtype=np.float32))
+        contrast[start : start + 1024] = (part.amax((1, 2)) - part.amin((1, 2))).ceil().numpy()
+        small = F.interpolate(part[:, None], (THUMB, THUMB), mode="bilinear", antialias=True)
+        thumbs[start : start + 1024] = small[:, 0].round().clamp(0, 255).numpy()
+    flat = np.ascontiguousarray(images).reshape(count, -1)
+    return Survey(
+        digests=np.frombuffer(b"".join(digest(row.data) for row in flat), np.uint8).reshape(
+            -1, DIGEST
+        ),
+        sizes=np.tile(np.array([[height, width]], np.int64), (count, 1)),
+        channels=np.full(count, channels, np.int64),
+        animated=np.zeros(count, bool),
+        contrast=contrast,
+        thumbs=thumbs,
+        errors={},
+    )
+
+
+def _look(path: Path) -> tuple[bytes, Glance | str]:
+    """The digest of a file, and what it shows or why it shows nothing."""
+    data = b""
+    try:
+        data = read_bytes(path)
+        return digest(data), glance(data)
+    except UnreadableError as error:
+        return digest(data), str(error)
+
+
+def _stamp(paths: Sequence[Path]) -> tuple[str, bool]:
+    """A key that changes with any file, and whether all files are older than the clock's grain."""
+    key = hashlib.blake2b(f"survey {_VERSION} {pillow}".encode(), digest_size=DIGEST)
+    latest = 0
+    for path in paths:
+        try:
+            stat = path.stat()
+            stamp = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+        except OSError:
+            stamp = -1, 0, 0
+        latest = max(latest, *stamp[1:])
+        key.update(os.fsencode(path.absolute()) + f"\0{stamp}\0".encode())
+    return key.hexdigest(), time.time_ns() - latest > _SETTLED_NS
+
+
+def _load(path: Path, count: int) -> Survey | None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            columns = {name: stored[name] for name in _COLUMNS}
+            texts = zip(stored["error_index"].tolist(), stored["error_text"].tolist(), strict=True)
+            survey = Survey(**columns, errors=dict(texts))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+    return survey if len(survey) == count else None
+
+
+def _save(survey: Survey, path: Path) -> None:
+    """Remembers a survey; where nothing can be written it is made anew next time."""
+    try:
+        with cache.atomic(path) as file:
+            np.savez(
+                file,
+                allow_pickle=False,
+                error_index=np.array(list(survey.errors), np.int64),
+                error_text=np.array(list(survey.errors.values()), np.str_),
+                **{name: getattr(survey, name) for name in _COLUMNS},
+            )
+    except OSError as error:
+        logger.info("this survey is not remembered: %s", error)

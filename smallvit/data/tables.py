@@ -1,0 +1,102 @@
+"""CSV and Parquet tables of (path, label[, split])."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from smallvit.data.items import Found, counted, shown, some, split_name
+from smallvit.extras import require
+
+_COLUMNS = "expected the columns path, label and, if you like, split"
+
+
+def read_table(path: Path) -> Found:
+    """Finds the pictures of a table; relative paths start at the table's folder."""
+    columns = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
+    missing = [name for name in ("path", "label") if name not in columns]
+    if missing:
+        raise ValueError(
+            f"{shown(path)} has no column {' and no column '.join(missing)}, but "
+            f"{some(columns, 6) or 'none at all'}: {_COLUMNS}"
+        )
+    if not columns["path"]:
+        raise ValueError(f"{shown(path)} has no rows: {_COLUMNS}, and a row for each picture")
+    files = [_text(value) for value in columns["path"]]
+    labels = [_text(value) for value in columns["label"]]
+    _refuse_blank(path, "path", files)
+    _refuse_blank(path, "label", labels)
+    pictures = tuple(path.parent / file for file in files)
+    if not any(picture.exists() for picture in pictures):
+        raise ValueError(
+            f"none of the {len(pictures):,} files of {shown(path)} exists, the first being "
+            f"{shown(pictures[0])}: paths in the table start at its own folder"
+        )
+    return Found(
+        pictures=pictures,
+        names=files,
+        labels=[shown(label) for label in labels],
+        splits=_splits(path, columns.get("split")) or [""] * len(pictures),
+    )
+
+
+def _csv(path: Path) -> Mapping[str, Sequence[Any]]:
+    # surrogateescape: a path that is no UTF-8 survives the way from the table to the file system.
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        head = file.readline()
+        delimiter = max(",;\t", key=head.count)
+        names = [name.strip().lower() for name in next(csv.reader([head], delimiter=delimiter), [])]
+        rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(names):
+            raise ValueError(
+                f"row {number} of {shown(path)} has {len(row)} fields and the head {len(names)}; "
+                "put quotes around a field that holds the separator"
+            )
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+
+
+def _parquet(path: Path) -> Mapping[str, Sequence[Any]]:
+    parquet = require("pyarrow.parquet", "parquet", "reading Parquet")
+    arrow = require("pyarrow", "parquet", "reading Parquet")
+    try:
+        table = parquet.ParquetFile(path).read()
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"{shown(path)} is no Parquet file: {error}") from error
+    return {name.strip().lower(): table[name].to_pylist() for name in table.column_names}
+
+
+def _text(value: Any) -> str:
+    """A cell as text; empty and "not a number" become ""."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value).strip()
+    return "" if text.lower() == "nan" else text
+
+
+def _refuse_blank(path: Path, column: str, cells: Sequence[str]) -> None:
+    blank = [str(number) for number, cell in enumerate(cells, start=1) if not cell]
+    if blank:
+        raise ValueError(
+            f"{counted(len(blank), 'row has', 'rows have')} no {column} (empty or NaN) in "
+            f"{shown(path)}: row {some(blank)}, counted from 1 below the head; fill them in or "
+            "remove them"
+        )
+
+
+def _splits(path: Path, cells: Sequence[Any] | None) -> list[str]:
+    """Splits by our names; an empty cell leaves the choice to us."""
+    splits = []
+    for number, cell in enumerate(cells or (), start=1):
+        text = _text(cell)
+        name = split_name(text) if text else ""
+        if name is None:
+            raise ValueError(
+                f"row {number} of {shown(path)} (below the head) has the split {shown(text)!r}: "
+                "allowed are train, val (or valid), test, or nothing"
+            )
+        splits.append(name)
+    return splits

@@ -1,0 +1,256 @@
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from smallvit.data import Dataset, cache, fit_image, load_data
+from smallvit.data import dataset as module
+
+ROWS = np.random.default_rng(0).integers(0, 256, (50, 3, 8, 8), np.uint8)
+
+
+def rows() -> Iterator[np.ndarray]:
+    return iter(ROWS)
+
+
+def test_pixels_are_the_fitted_pictures(dataset: Dataset) -> None:
+    pixels = dataset.pixels("train")
+    assert isinstance(pixels, np.memmap)
+    assert not pixels.flags.writeable
+    items = dataset.splits["train"]
+    for index in range(len(items)):
+        expected = fit_image(items.read(index, 3), (16, 16), "letterbox")
+        assert (pixels[index].transpose(1, 2, 0) == expected).all()
+
+
+def test_pictures_are_decoded_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = np.array(dataset.pixels("train"))
+
+    def never(*_: object) -> None:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(module, "fit_image", never)
+    assert (dataset.pixels("train") == first).all()
+    with pytest.raises(AssertionError, match="decoded again"):
+        dataset.pixels("val")
+
+
+def test_entries_are_found_by_content(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
+    dataset.pixels("train")
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    load_data(tmp_path / "elsewhere", image_size=16).pixels("train")
+    assert len(cache.entries()) == 1
+    for change in ({"fit": "crop"}, {"image_size": (8, 8)}, {"channels": 1}):
+        replace(dataset, **change).pixels("train")
+    assert len(cache.entries()) == 4
+
+
+def test_entries_are_listed_and_cleared(dataset: Dataset, folder: Path) -> None:
+    assert cache.entries() == []
+    dataset.pixels("train")
+    dataset.pixels("test")
+    newest, _ = cache.entries()
+    assert newest.about == {
+        "source": str(folder),
+        "split": "test",
+        "fit": "letterbox",
+        "shape": [4, 3, 16, 16],
+    }
+    assert newest.size == newest.path.stat().st_size >= 4 * 3 * 16 * 16
+    mapped = dataset.pixels("train")
+    kept = np.array(mapped)
+    assert cache.clear() > newest.size
+    assert cache.entries() == []
+    assert (mapped == kept).all()
+    assert not [path for path in cache.directory().rglob("*") if path.is_file()]
+
+
+def test_the_folder_is_chosen_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SMALLVIT_CACHE", str(tmp_path))
+    assert cache.directory() == tmp_path
+    monkeypatch.delenv("SMALLVIT_CACHE")
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert cache.directory() == tmp_path / "smallvit"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert cache.directory() == Path.home() / ".cache" / "smallvit"
+
+
+def leftovers() -> list[str]:
+    return [path.name for path in cache.directory().iterdir() if path.suffix in (".part", ".lock")]
+
+
+def run(text: str) -> subprocess.Popen[str]:
+    # The module by itself imports in a moment; its room brings torch along.
+    code = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("cache", {cache.__file__!r})
+cache = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cache)
+""" + textwrap.dedent(text)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_build_leaves_nothing_that_is_read() -> None:
+    killed = run(
+        """
+        import os, signal, numpy as np
+        def rows():
+            for k in range(50):
+                if k == 30:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield np.zeros((3, 8, 8), np.uint8)
+        cache.stored("key", (50, 3, 8, 8), rows, {})
+        """
+    )
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    assert cache.entries() == []
+    assert any(name.endswith(".part") for name in leftovers())
+    assert (cache.stored("key", ROWS.shape, rows, {}) == ROWS).all()
+    assert leftovers() == []
+
+
+def test_builds_at_the_same_time_make_one_entry() -> None:
+    text = """
+        import time, numpy as np
+        def rows():
+            print("built", flush=True)
+            for k in range(50):
+                time.sleep(0.01)
+                yield np.full((3, 8, 8), k, np.uint8)
+        pixels = cache.stored("key", (50, 3, 8, 8), rows, {})
+        assert (pixels == np.arange(50)[:, None, None, None]).all()
+        print("read", flush=True)
+        """
+    processes = [run(text) for _ in range(2)]
+    said = sorted(process.communicate()[0].split() for process in processes)
+    assert said == [["built", "read"], ["read"]]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert leftovers() == []
+
+
+def test_a_build_that_fails_leaves_nothing(dataset: Dataset) -> None:
+    def failing() -> Iterator[np.ndarray]:
+        yield ROWS[0]
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        cache.stored("key", ROWS.shape, failing, {})
+    assert cache.entries() == []
+    assert leftovers() == []
+
+
+def test_a_damaged_entry_is_made_anew() -> None:
+    cache.stored("key", ROWS.shape, rows, {})
+    path = cache.entries()[0].path
+    for damage in (path.read_bytes()[:500], b"", b"rubbish" * 99):
+        path.write_bytes(damage)
+        assert (cache.stored("key", ROWS.shape, rows, {}) == ROWS).all()
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond a few kilobytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_no_space_is_an_error_before_the_first_picture(small_files: None) -> None:
+    def never() -> Iterator[np.ndarray]:
+        raise AssertionError("decoding began")
+        yield
+
+    with pytest.raises(OSError, match=r"no space for the decoded pictures: .*Set SMALLVIT_CACHE"):
+        cache.stored("key", (500, 3, 8, 8), never, {})
+    assert cache.entries() == []
+    assert leftovers() == []
+
+
+def test_a_disk_that_fills_while_caching(
+    small_files: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A file system whose reservations promise nothing.
+    monkeypatch.setattr(cache, "_reserve", lambda file, size: None)
+    with pytest.raises(OSError, match="no space for the decoded pictures"):
+        cache.stored("key", (500, 3, 8, 8), lambda: iter([ROWS[0]] * 500), {})
+    assert cache.entries() == []
+    assert leftovers() == []
+
+
+def test_a_real_full_disk(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("may not mount a small disk here")
+    try:
+        monkeypatch.setenv("SMALLVIT_CACHE", str(disk))
+        assert len(dataset.pixels("val")) == 2
+        with pytest.raises(OSError, match="0 MB are free"):
+            replace(dataset, image_size=(64, 64)).pixels("train")
+        assert len(cache.entries()) == 1
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_that_cannot_be_written(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMALLVIT_CACHE", "/proc/smallvit")
+    if not Path("/proc/self").exists():
+        pytest.skip("no /proc here")
+    with pytest.raises(OSError, match="/proc/smallvit"):
+        dataset.pixels("train")
+
+
+def test_a_read_only_data_folder(dataset: Dataset, folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o555)
+    dataset.pixels("train")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755)
+
+
+def test_a_bar_shows_the_rate(dataset: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset.pixels("train", progress=True)
+    shown = capsys.readouterr()
+    assert "decoding train" in shown.err
+    assert "pictures/s" in shown.err
+    assert "14/14" in shown.err
+    assert shown.out == ""
+
+
+def test_an_interrupt_ends_a_build(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+    real: Callable[..., np.ndarray] = module.fit_image
+
+    def interrupted(*arguments: object) -> np.ndarray:
+        fitted.append(1)
+        if len(fitted) > 5:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "fit_image", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.pixels("train")
+    assert cache.entries() == []
+    assert leftovers() == []
+    assert os.environ["SMALLVIT_CACHE"]

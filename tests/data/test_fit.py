@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from smallvit.data import FILL, fit_image, fit_tensor, read_image
+from smallvit.data.fit import as_size, check_fit, place
+from smallvit.data.pictures import as_array
+
+SIDES = st.integers(1, 600)
+FITS = ["letterbox", "stretch", "crop"]
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", [(32, 32), (64, 48), (224, 224), (400, 500)])
+def test_the_torch_form_agrees_to_one_level(photo: Path, fit: str, size: tuple[int, int]) -> None:
+    image = read_image(photo)
+    ours = fit_image(image, size, fit)
+    torchs = fit_tensor(torch.from_numpy(image.copy()).permute(2, 0, 1)[None], size, fit)
+    difference = ours.astype(int) - torchs[0].permute(1, 2, 0).numpy()
+    assert abs(difference).max() <= 1
+    assert ours.shape == (*size, 3)
+
+
+@given(SIDES, SIDES, SIDES, SIDES)
+def test_letterbox_keeps_the_whole_picture_and_its_shape(
+    h: int, w: int, rows: int, columns: int
+) -> None:
+    box, inner, offset = place(h, w, (rows, columns), "letterbox")
+    assert box == (0, 0, h, w)
+    assert inner[0] == rows or inner[1] == columns
+    assert all(o + i <= side for o, i, side in zip(offset, inner, (rows, columns), strict=True))
+    scale = min(rows / h, columns / w)
+    assert abs(inner[0] - h * scale) <= 0.5 or inner[0] == 1
+    assert abs(inner[1] - w * scale) <= 0.5 or inner[1] == 1
+
+
+@given(SIDES, SIDES, SIDES, SIDES)
+def test_crop_takes_the_largest_part_of_the_right_shape(
+    h: int, w: int, rows: int, columns: int
+) -> None:
+    (top, left, height, width), inner, offset = place(h, w, (rows, columns), "crop")
+    assert inner == (rows, columns)
+    assert offset == (0, 0)
+    assert height == h or width == w
+    assert 0 <= top <= h - height
+    assert 0 <= left <= w - width
+    assert abs(2 * top + height - h) <= 1
+    assert abs(2 * left + width - w) <= 1
+
+
+def test_bars_are_grey_and_in_the_middle() -> None:
+    wide = np.full((10, 40, 3), 255, np.uint8)
+    fitted = fit_image(wide, (32, 32), "letterbox")
+    assert (fitted[12:20] == 255).all()
+    assert (fitted[:12] == FILL).all()
+    assert (fitted[20:] == FILL).all()
+
+
+def test_a_picture_of_the_right_size_is_left_alone(photo: Path) -> None:
+    image = read_image(photo)
+    for fit in FITS:
+        assert (fit_image(image, image.shape[:2], fit) == image).all()
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", [(32, 32), (50, 20), (400, 500)])
+def test_pixels_and_pillows_pictures_come_out_alike(
+    photo: Path, fit: str, size: tuple[int, int]
+) -> None:
+    for mode in ("RGB", "L"):
+        with Image.open(photo) as picture:
+            plain = picture.convert(mode)
+        assert (fit_image(plain, size, fit) == fit_image(as_array(plain), size, fit)).all()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 7])
+def test_channels_are_resized_independently(photo: Path, channels: int) -> None:
+    image = read_image(photo)
+    many = np.dstack([image[..., k % 3] for k in range(channels)])
+    fitted, plain = fit_image(many, (40, 40)), fit_image(image, (40, 40))
+    for k in range(channels):
+        assert (fitted[..., k] == plain[..., k % 3]).all()
+
+
+def test_sizes_and_fits_are_checked() -> None:
+    assert as_size(32) == (32, 32)
+    assert as_size([48, 64]) == (48, 64)
+    for wrong in (0, (32, 32, 3), (32, -1)):
+        with pytest.raises(ValueError, match="one positive number, or two"):
+            as_size(wrong)
+    with pytest.raises(ValueError, match="allowed are letterbox, stretch, crop"):
+        check_fit("squash")

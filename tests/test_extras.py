@@ -1,0 +1,27 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from smallvit.extras import require
+
+
+def test_what_is_there_is_imported() -> None:
+    assert require("json.decoder", "none").JSONDecoder
+
+
+def test_what_is_missing_says_how_to_get_it() -> None:
+    with pytest.raises(
+        ImportError, match=r"^reading Parquet needs no_such: pip install 'smallvit\[parquet\]'$"
+    ):
+        require("no_such.part", "parquet", "reading Parquet")
+
+
+def test_a_package_that_is_broken_inside_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_inside.py").write_text("import no_such_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        require("broken_inside", "extra")
+    sys.modules.pop("broken_inside", None)
