@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from smallvit.data import audit, load_data
     from smallvit.interop.references import load_reference
     from smallvit.interop.timm import localize
     from smallvit.layers import LSA, SPT, Features, SeqPool
@@ -21,8 +22,10 @@ _HOMES = {
     "LSA": "smallvit.layers",
     "SPT": "smallvit.layers",
     "SeqPool": "smallvit.layers",
+    "audit": "smallvit.data",
     "create_model": "smallvit.models",
     "list_models": "smallvit.models",
+    "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
 }
@@ -33,8 +36,10 @@ __all__ = [
     "DRLoc",
     "Features",
     "SeqPool",
+    "audit",
     "create_model",
     "list_models",
+    "load_data",
     "load_reference",
     "localize",
 ]

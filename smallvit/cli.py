@@ -1,11 +1,20 @@
 """The command line: thin; it parses, calls and prints."""
 
 import logging
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 import smallvit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from smallvit.data import Dataset
 
 app = typer.Typer(
     help="Vision transformers that learn from small datasets.",
@@ -58,6 +67,151 @@ def models(
         millions = f"{count_parameters(name, num_classes=classes) / 1e6:.2f} M"
         table.add_row(name, millions, f"{variant.image_size} px", variant.paper)
     Console().print(table)
+
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder of class folders (alone or below train/ val/ test/), a .csv, .parquet or "
+        ".npz file, or a name such as fashion-mini or cifar10.",
+    ),
+]
+
+
+@app.command()
+def audit(
+    data: Data,
+    image_size: Annotated[
+        int | None, typer.Option(help="Side of the pictures the model sees; chosen if left out.")
+    ] = None,
+    fit: Annotated[
+        Literal["letterbox", "stretch", "crop"],
+        typer.Option(help="How pictures of other shapes come to that size."),
+    ] = "letterbox",
+    val: Annotated[
+        float | None, typer.Option(help="Share held out for validation; 0 for none.")
+    ] = None,
+    test: Annotated[float | None, typer.Option(help="Share held out for the test.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the splits that are made.")] = 0,
+    root: Annotated[Path | None, typer.Option(help="Where named datasets lie.")] = None,
+    download: Annotated[bool, typer.Option(help="Fetch a named dataset that is missing.")] = False,
+    allow_leaks: Annotated[
+        bool, typer.Option(help="Pictures that stand in two splits are no error.")
+    ] = False,
+    allow_conflicts: Annotated[
+        bool, typer.Option(help="Equal pictures of different classes are no error.")
+    ] = False,
+    allow_unreadable: Annotated[
+        bool, typer.Option(help="Pictures that cannot be read are no error.")
+    ] = False,
+    allow_case: Annotated[
+        bool, typer.Option(help="Classes that differ only in case are no error.")
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the audit to this file as JSON; - prints it.")
+    ] = None,
+    preview: Annotated[
+        Path | None,
+        typer.Option(help="Write a PNG of what the model sees, fitted and augmented."),
+    ] = None,
+    policy: Annotated[
+        Literal["none", "rand", "trivial", "auto_cifar10", "auto_svhn", "auto_imagenet"],
+        typer.Option(help="Augmentation that the preview shows."),
+    ] = "auto_cifar10",
+) -> None:
+    """Say what is wrong with a dataset before anything is trained on it.
+
+    Exits with 1 if there are errors that would stop training.
+    """
+    from rich.console import Console
+
+    from smallvit.data import audit as run_audit
+    from smallvit.data import load_data, render
+    from smallvit.data import preview as draw_preview
+
+    dataset = load_data(
+        data,
+        image_size=image_size,
+        fit=fit,
+        val=val,
+        test=test,
+        seed=seed,
+        root=root,
+        download=download,
+        progress=sys.stderr.isatty(),
+    )
+    found = run_audit(dataset)
+    if json == Path("-"):
+        typer.echo(found.to_json())
+    else:
+        Console().print(render(found))
+        if json is not None:
+            json.write_text(found.to_json() + "\n")
+    if preview is not None:
+        augment = _augmenter(dataset, policy, mirrored=not found.flips_matter)
+        draw_preview(dataset, preview, augment=augment)
+        typer.echo(f"wrote {preview}", err=True)
+    choices = {
+        "leaks": allow_leaks,
+        "conflicts": allow_conflicts,
+        "unreadable": allow_unreadable,
+        "case": allow_case,
+    }
+    if found.errors([code for code, allowed in choices.items() if allowed]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
+) -> None:
+    """List the decoded pictures kept on disk, or remove them."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from smallvit.data import cache as store
+
+    if clear:
+        typer.echo(f"freed {store.clear() / 1e6:,.1f} MB in {store.directory()}")
+        return
+    entries = store.entries()
+    table = Table("source", "split", "pictures", "size", "fit", "MB", box=None, pad_edge=False)
+    for entry in entries:
+        about = entry.about
+        count, _, height, width = about.get("shape", ("?", "", "?", "?"))
+        cells = [about.get("source", "?"), about.get("split", "?"), count, f"{height}×{width}"]
+        cells += [about.get("fit", "?"), f"{entry.size / 1e6:,.1f}"]
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    if entries:
+        Console().print(table)
+    typer.echo(f"{len(entries)} entries in {store.directory()}")
+
+
+def _augmenter(
+    dataset: "Dataset", policy: str, *, mirrored: bool
+) -> "Callable[[Tensor, Tensor], Tensor] | None":
+    """What the preview does to a picture: padded crop, flip where it is harmless, and a policy."""
+    if policy == "none":
+        return None
+    import torch
+
+    from smallvit.augment import Augmentation, AugmentConfig
+
+    height, width = dataset.image_size
+    config = AugmentConfig(
+        padding=max(min(height, width) // 8, 1),
+        flip=0.5 if mirrored else 0.0,
+        policy=cast(Any, policy),
+        fill="grey",
+    )
+    half = (0.5,) * dataset.channels
+    classes = len(dataset.classes)
+    augmentation = Augmentation(
+        config, image_size=(height, width), mean=half, std=half, num_classes=classes
+    )
+    return lambda images, positions: augmentation.pictures(images, torch.tensor(0), positions)
 
 
 def _refusal(sentence: str) -> typer.Exit:

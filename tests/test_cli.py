@@ -1,19 +1,24 @@
 """The command line as a person uses it."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import smallvit
 
 
-def run(*args):
+def run(*args, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "smallvit", *args],
+        [sys.executable, "-m", "smallvit", *map(str, args)],
         capture_output=True,
         text=True,
-        env={"COLUMNS": "100", "PATH": "", "HOME": "/nonexistent"},
+        env={"COLUMNS": "100", "PATH": "", "HOME": "/nonexistent", **environment},
     )
 
 
@@ -48,3 +53,59 @@ def test_bad_input_is_a_sentence(args, sentence):
 
 def test_no_arguments_gives_help():
     assert "models" in run().stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two classes of small pictures; one picture stands in train and in test."""
+    root = tmp_path_factory.mktemp("pictures")
+    random = np.random.default_rng(0)
+    for split, count in (("train", 12), ("test", 4)):
+        for name, base in (("cat", 60), ("dog", 180)):
+            (root / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = random.integers(base - 50, base + 50, (24, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{i}.png")
+    shutil.copy(root / "train" / "cat" / "0.png", root / "test" / "cat" / "0.png")
+    return root
+
+
+def test_audit(folder, tmp_path):
+    place = {"SMALLVIT_CACHE": str(tmp_path / "cache")}
+    report, sheet = tmp_path / "audit.json", tmp_path / "sheet.png"
+    done = run("audit", folder, "--json", report, "--preview", sheet, **place)
+    assert done.returncode == 1, done.stderr
+    assert "--allow-leaks" in " ".join(done.stdout.split())
+    found = json.loads(report.read_text())
+    assert found["counts"]["test"] == {"cat": 4, "dog": 4}
+    assert "leaks" in {finding["code"] for finding in found["findings"]}
+    with Image.open(sheet) as picture:
+        assert picture.width > 300
+
+    allowed = run("audit", folder, "--allow-leaks", "--json", "-", **place)
+    assert allowed.returncode == 0, allowed.stderr
+    assert json.loads(allowed.stdout) == found
+
+
+def test_audit_of_nothing_is_a_sentence(tmp_path):
+    done = run("audit", tmp_path / "absent", SMALLVIT_CACHE=str(tmp_path))
+    assert done.returncode == 2
+    assert "there is no file, folder or dataset" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_cache(folder, tmp_path):
+    place = {"SMALLVIT_CACHE": str(tmp_path)}
+    code = (
+        "import sys; from smallvit import load_data; "
+        "load_data(sys.argv[1], image_size=16).pixels('train')"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(folder)], check=True, env={**os.environ, **place}
+    )
+    listed = run("cache", **place).stdout
+    assert "train" in listed
+    assert "16×16" in listed
+    assert "1 entries" in listed
+    assert "freed" in run("cache", "--clear", **place).stdout
+    assert "0 entries" in run("cache", **place).stdout
