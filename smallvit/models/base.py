@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from smallvit.layers import (
     SPT,
+    Block,
     Features,
     PatchTokenizer,
     Positions,
@@ -192,6 +193,11 @@ class Backbone(nn.Module):
             return plain(config.in_channels, dim, config.patch_size)
         options = {"shift": config.shift, "directions": config.directions}
         return SPT(config.in_channels, dim, config.patch_size, **options)
+
+    def make_block(self, attention: nn.Module, dim: int, drop_path: float, **options: Any) -> Block:
+        """A block with the config's MLP and dropout; options are those of `Block`."""
+        ratio, dropout = self.config.mlp_ratio, self.config.dropout
+        return Block(attention, dim, ratio, dropout=dropout, drop_path=drop_path, **options)
 
     def make_head(self, dim: int, grid: Size) -> nn.Module:
         """Notes what the features are; returns the head, or nothing where there are no classes."""

@@ -95,14 +95,8 @@ class CaiT(Backbone):
             talking=True,
             **config.dropouts,
         )
-        return Block(
-            attention,
-            config.dim,
-            config.mlp_ratio,
-            dropout=config.dropout,
-            drop_path=config.drop_path,
-            layer_scale=layer_scale(index + 1),
-        )
+        scale = layer_scale(index + 1)
+        return self.make_block(attention, config.dim, config.drop_path, layer_scale=scale)
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Patch layers, then class layers; tokens are the patches as class layers see them."""

@@ -97,14 +97,7 @@ class CvT(Backbone):
         attention = ConvAttention(
             dim, num_heads, grid=grid, head_dim=config.head_dim, **config.dropouts
         )
-        return Block(
-            attention,
-            dim,
-            config.mlp_ratio,
-            dropout=config.dropout,
-            drop_path=rate,
-            norm=ChannelNorm,
-        )
+        return self.make_block(attention, dim, rate, norm=ChannelNorm)
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Stages; nothing is normalised after the last block."""

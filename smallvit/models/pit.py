@@ -92,7 +92,8 @@ class PiT(Backbone):
                 )
                 self.poolings.append(pooling)
                 dim, grid = 2 * dim, pooling.grid
-            self.stages.append(Stack(self._block(dim, num_heads) for _ in range(depth)))
+            blocks = [self._block(dim, num_heads) for _ in range(depth)]
+            self.stages.append(Stack(blocks))
         self.norm = nn.LayerNorm(dim)
         self.head = self.make_head(dim, grid)
         self.apply(partial(init_linear, xavier=True))
@@ -100,13 +101,8 @@ class PiT(Backbone):
 
     def _block(self, dim: int, num_heads: int) -> Block:
         config = self.config
-        return Block(
-            Attention(dim, num_heads, **config.lsa, **config.dropouts),
-            dim,
-            config.mlp_ratio,
-            dropout=config.dropout,
-            drop_path=config.drop_path,
-        )
+        attention = Attention(dim, num_heads, **config.lsa, **config.dropouts)
+        return self.make_block(attention, dim, config.drop_path)
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Stages with pooling between them; the class token goes along."""

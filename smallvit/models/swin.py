@@ -144,7 +144,7 @@ class Swin(Backbone):
             **config.lsa,
             **config.dropouts,
         )
-        return Block(attention, dim, config.mlp_ratio, dropout=config.dropout, drop_path=rate)
+        return self.make_block(attention, dim, rate)
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Stages with merging between them."""

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from smallvit.layers import (
     Attention,
-    Block,
     ClassToken,
     Features,
     Performer,
@@ -140,12 +139,8 @@ class T2T(Backbone):
         self.positions = Positions("sine", config.grids[-1], dim, prefix=1)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = Stack(
-            Block(
-                Attention(dim, config.num_heads, **config.lsa, **config.dropouts),
-                dim,
-                config.mlp_ratio,
-                dropout=config.dropout,
-                drop_path=rate,
+            self.make_block(
+                Attention(dim, config.num_heads, **config.lsa, **config.dropouts), dim, rate
             )
             for rate in drop_rates(config.drop_path, config.depth, ramp=config.ramp)
         )

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from smallvit.layers import (
     Attention,
-    Block,
     ConvTokenizer,
     Features,
     Positions,
@@ -112,7 +111,7 @@ class ViT(Backbone):
         self.positions = Positions(config.position, config.grid, dim, prefix=prefix, std=std)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = Stack(
-            Block(
+            self.make_block(
                 Attention(
                     dim,
                     config.num_heads,
@@ -121,9 +120,7 @@ class ViT(Backbone):
                     **config.dropouts,
                 ),
                 dim,
-                config.mlp_ratio,
-                dropout=config.dropout,
-                drop_path=rate,
+                rate,
                 post_norm=config.post_norm,
                 norm=norm,
             )
