@@ -26,7 +26,7 @@ def test_contents(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     tracked = {str(path.relative_to(ROOT)) for path in (ROOT / "smallvit").rglob("*.py")}
     assert tracked <= names
-    assert "smallvit/py.typed" in names
+    assert {"smallvit/py.typed", "smallvit/data/bundled/fashion-mini.npz"} <= names
     assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
 
 
