@@ -112,7 +112,7 @@ class Loader:
         self._coming: dict[int, Future[tuple[Tensor, Any]]] = {}
         self._stream: Any = None
         if self.device.type == "cuda":
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(self.device)
         place = f"on {self.device}" if self.resident else f"streamed to {self.device}"
         logger.info("%d pictures (%.0f MB) %s", len(pixels), pixels.nbytes / 1e6, place)
 
