@@ -1,6 +1,7 @@
 """Augmentation as pure functions of (key, batch): random for each picture, safe under jit.
 
-Pictures are normalised, so that zero is the mean colour: it fills what moves in or is erased.
+What moves in or is erased is zero: crop before normalising and it is black, erase after it and it
+is the mean colour.
 """
 
 import jax
@@ -33,7 +34,7 @@ def erase(
     key: Array,
     images: Float[Array, "B H W C"],
     prob: float = 0.25,
-    area: tuple[float, float] = (0.02, 0.4),
+    area: tuple[float, float] = (0.02, 1 / 3),
     aspect: float = 0.3,
 ) -> Float[Array, "B H W C"]:
     """Blanks a rectangle of some pictures.

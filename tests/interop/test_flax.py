@@ -84,7 +84,10 @@ def test_logits_and_gradients_agree_from_golden_weights(case):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels.numpy())
         return losses.mean(), logits
 
-    found, found_logits = jax.jit(jax.grad(loss, has_aux=True))(variables)
+    gradient = jax.grad(loss, has_aux=True)
+    if case.startswith("cct"):  # the ViTs share the compiled code of their single operations
+        gradient = jax.jit(gradient)
+    found, found_logits = gradient(variables)
     np.testing.assert_allclose(found_logits, expected.detach(), rtol=0, atol=1e-5)
     np.testing.assert_allclose(found_logits, logits, rtol=0, atol=1e-5)
     assert jax.tree.structure(found) == jax.tree.structure(gradients)
