@@ -4,7 +4,7 @@ Field names are those of the port that users know (`heads`, `mlp_dim`, `emb_drop
 no name for is called as in `smallvit.models`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
 import flax.linen as nn
@@ -18,7 +18,14 @@ from smallvit.flax.blocks import Block, LayerNorm, Mlp
 from smallvit.flax.initial import POSITION_STD, Init, linear
 from smallvit.flax.pooling import ClassToken, MeanPool, Pool, SeqPool
 from smallvit.flax.positions import Position, Positions, resample
-from smallvit.flax.tokenizers import SPT, ConvTokenizer, Directions, PatchTokenizer, shifted_stack
+from smallvit.flax.tokenizers import (
+    SPT,
+    ConvTokenizer,
+    Directions,
+    PatchTokenizer,
+    shift_pixels,
+    shifted_stack,
+)
 
 Size = tuple[int, int]
 
@@ -118,7 +125,7 @@ class Encoder(nn.Module, kw_only=True):
     def size(self) -> Size:
         """Height and width."""
         size = self.image_size
-        return (size, size) if isinstance(size, int) else (size[0], size[1])
+        return (int(size[0]), int(size[1])) if isinstance(size, Sequence) else (size, size)
 
     @property
     def stride(self) -> int:
@@ -284,7 +291,8 @@ class CCT(Encoder, kw_only=True):
     def tokenize(self, images: Float[Array, "B H W C"]) -> Float[Array, "B N D"]:
         """With SPT, the shifted stack feeds the convolutions."""
         if self.spt:
-            images = shifted_stack(images, max(int(self.shift * self.stride), 1), self.directions)
+            pixels = shift_pixels(self.shift, self.stride)
+            images = shifted_stack(images, pixels, self.directions)
         tokens: Array = self.tokenizer(images)
         return tokens
 

@@ -18,6 +18,17 @@ _CARDINAL = ((-1, 0), (1, 0), (0, -1), (0, 1))
 _OFFSETS = {"diagonal": _DIAGONAL, "cardinal": _CARDINAL, "all": _DIAGONAL + _CARDINAL}
 
 
+def shift_pixels(shift: float, patch_size: int) -> int:
+    """A shift in pixels from a fraction of the patch, rounded down; refuses less than one."""
+    pixels = math.floor(shift * patch_size)
+    if pixels < 1:
+        raise ValueError(
+            f"shift {shift} of a patch of {patch_size} pixels is less than one pixel; "
+            f"use a shift of at least {1 / patch_size:g} or larger patches"
+        )
+    return pixels
+
+
 def shifted_stack(
     images: Float[Array, "B H W C"], shift: int, directions: Directions = "diagonal"
 ) -> Float[Array, "B H W VC"]:
@@ -91,15 +102,10 @@ class SPT(nn.Module):
     def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B N D"]:
         """Returns one token a patch, row by row."""
         batch, height, width, _ = images.shape
-        p, pixels = self.patch_size, math.floor(self.shift * self.patch_size)
-        if pixels < 1:
-            raise ValueError(
-                f"shift {self.shift} of a patch of {p} pixels is less than one pixel; "
-                f"use a shift of at least {1 / p:g} or larger patches"
-            )
+        p = self.patch_size
         if height % p or width % p:
             raise ValueError(f"pictures of {height}×{width} do not divide into patches of {p}")
-        stack = shifted_stack(images, pixels, self.directions)
+        stack = shifted_stack(images, shift_pixels(self.shift, p), self.directions)
         # Flattened row, column, view, channel.
         patches = stack.reshape(batch, height // p, p, width // p, p, -1)
         patches = patches.swapaxes(2, 3).reshape(batch, (height // p) * (width // p), -1)

@@ -68,31 +68,27 @@ def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> V
     return variables
 
 
-def to_torch(variables: Mapping[str, Any] | str | PathLike[str]) -> dict[str, Tensor]:
+def to_torch(source: Mapping[str, Any] | str | PathLike[str]) -> dict[str, Tensor]:
     """The state dict of the PyTorch model with these weights.
 
     Args:
-        variables: Of a Flax model, with or without the outer collections, or a file of
+        source: Variables of a Flax model, with or without the outer collections, or a file of
             `smallvit.flax.save`.
     """
-    if isinstance(variables, Mapping):
-        tree = variables
+    if isinstance(source, Mapping):
+        arrays = _flatten(source)
     else:
-        from smallvit.flax import load
-
-        tree = load(variables)
-    collections = tree.values() if "params" in tree else [tree]
+        arrays = {name: _array(tensor) for name, tensor in _read(Path(source)).items()}
     state: dict[str, Tensor] = {}
-    for tree in collections:
-        for (*parents, leaf), array in _leaves(tree):
-            value = np.asarray(array)
-            if leaf == "kernel":
-                value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
-            if leaf == "kernel" or (leaf == "scale" and parents[-1].startswith("norm")):
-                leaf = "weight"
-            names = ["pool" if parent == "pooling" else parent for parent in parents]
-            key = re.sub(r"_(\d+)\.", r".\1.", ".".join([*names, leaf]))
-            state[key] = _tensor(value)
+    for name, array in arrays.items():
+        *parents, leaf = name.removeprefix("params.").removeprefix("constants.").split(".")
+        value = np.asarray(array)
+        if leaf == "kernel":
+            value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+        if leaf == "kernel" or (leaf == "scale" and parents[-1].startswith("norm")):
+            leaf = "weight"
+        parents = ["pool" if parent == "pooling" else parent for parent in parents]
+        state[re.sub(r"_(\d+)\.", r".\1.", ".".join([*parents, leaf]))] = _tensor(value)
     return state
 
 
@@ -105,14 +101,14 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     return load_file(file)
 
 
-def _leaves(tree: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            found += [((name, *path), leaf) for path, leaf in _leaves(value)]
+            flat |= _flatten(value, f"{prefix}{name}.")
         else:
-            found.append(((name,), value))
-    return found
+            flat[prefix + name] = value
+    return flat
 
 
 def _is_sinusoid(table: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 USE = """
 import jax, numpy as np
@@ -45,3 +46,9 @@ def test_the_promised_use_runs_without_torch():
     assert done.stdout.splitlines() == ["(4, 1000)", str(_count()), "(4, 256, 1024)"]
     assert done.stderr == ""
     assert _count() == 55_613_000
+
+
+def test_the_page_shows_that_use():
+    page = Path(__file__).parents[2] / "docs" / "flax.md"
+    assert f"```python{USE}```" in page.read_text()
+    assert f"{_count()}" in page.read_text()

@@ -1,7 +1,5 @@
 """Torch and Flax side by side: same weights, same logits, same gradients."""
 
-import importlib.util
-import json
 from pathlib import Path
 
 import jax
@@ -19,41 +17,20 @@ from smallvit.interop.references import load_reference
 from smallvit.layers import Features, resample
 from smallvit.losses import DRLoc
 from smallvit.models import create_model, list_models
+from tests.golden import reference as golden
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-OUTPUTS = json.loads((GOLDEN / "reference_outputs.json").read_text())
-REQUIRED = {
-    "vit_32": "vit_9_p4",
-    "lsa_vit_32": "vit_9_p4+lsa",
-    "spt_vit_32": "vit_9_p4+spt",
-    "spt_lsa_vit_32": "vit_9_p4+spt+lsa",
-    "cct_2_3x2_32": "cct_2_3x2",
-    "cct_7_3x1_32": "cct_7_3x1",
-}
-OTHERS = {"vit_2_4_32": "vit_lite_2_p4", "cvt_7_4_32": "compact_vit_7_p4"}
+REQUIRED = ["vit_32", "lsa_vit_32", "spt_vit_32", "spt_lsa_vit_32", "cct_2_3x2_32", "cct_7_3x1_32"]
+OTHERS = ["vit_2_4_32", "cvt_7_4_32"]
 PORTED = [
     name for name in list_models("*+*") + list_models() if name.split("+")[0] in port.VARIANTS
 ]
 
 
-def _golden():
-    spec = importlib.util.spec_from_file_location("golden_weights", GOLDEN / "weights.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-golden = _golden()
-
-
-def golden_case(case, name):
-    """The torch model with golden weights, its Flax twin, pictures, and the golden logits."""
-    entry = OUTPUTS[case]
-    state = {key: torch.tensor(golden.weight(key, shape)) for key, shape in entry["keys"]}
-    ours = load_reference(state, model=name, image_size=32).eval()
-    twin = port.from_name(name, num_classes=ours.config.num_classes, image_size=32)
-    images = golden.image(entry["image"]["seed"], entry["image"]["shape"])
-    return ours, twin, torch.tensor(images), np.array(entry["logits"])
+def twins(entry):
+    """The torch model with golden weights, and the Flax one of the same name."""
+    name = golden.our_name(entry)
+    ours = load_reference(golden.state_dict(entry), model=name, image_size=32).eval()
+    return ours, port.from_name(name, num_classes=ours.config.num_classes, image_size=32)
 
 
 def channels_last(images):
@@ -70,9 +47,10 @@ def seeded(name, **options):
     return model
 
 
-@pytest.mark.parametrize("case", REQUIRED)
-def test_logits_and_gradients_agree_from_golden_weights(case):
-    ours, twin, images, logits = golden_case(case, REQUIRED[case])
+@pytest.mark.parametrize("entry", REQUIRED)
+def test_logits_and_gradients_agree_from_golden_weights(entry):
+    ours, twin = twins(entry)
+    images = golden.images(entry)
     labels = torch.arange(len(images)) % 7
     variables = to_flax(ours)
     expected = ours(images)
@@ -85,11 +63,11 @@ def test_logits_and_gradients_agree_from_golden_weights(case):
         return losses.mean(), logits
 
     gradient = jax.grad(loss, has_aux=True)
-    if case.startswith("cct"):  # the ViTs share the compiled code of their single operations
+    if entry.startswith("cct"):  # the ViTs share the compiled code of their single operations
         gradient = jax.jit(gradient)
     found, found_logits = gradient(variables)
     np.testing.assert_allclose(found_logits, expected.detach(), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found_logits, logits, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found_logits, golden.logits(entry), rtol=0, atol=1e-5)
     assert jax.tree.structure(found) == jax.tree.structure(gradients)
     for (path, a), b in zip(
         jax.tree.leaves_with_path(found), jax.tree.leaves(gradients), strict=True
@@ -97,13 +75,13 @@ def test_logits_and_gradients_agree_from_golden_weights(case):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-4, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.parametrize("case", OTHERS)
-def test_logits_of_the_other_golden_models_agree(case):
-    ours, twin, images, logits = golden_case(case, OTHERS[case])
+@pytest.mark.parametrize("entry", OTHERS)
+def test_logits_of_the_other_golden_models_agree(entry):
+    ours, twin = twins(entry)
     found = jax.jit(lambda v, x: twin.apply(v, x, deterministic=True))(
-        to_flax(ours), channels_last(images)
+        to_flax(ours), channels_last(golden.images(entry))
     )
-    np.testing.assert_allclose(found, logits, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found, golden.logits(entry), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", PORTED)
@@ -161,6 +139,14 @@ def test_weights_survive_both_ways_and_the_disk_exactly(tmp_path, name, position
             assert torch.equal(state[key], value), key
     new = create_model(name, num_classes=3, image_size=16, position=position)
     new.load_state_dict(to_torch(variables))
+
+
+def test_the_page_shows_both_ways(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "flax.md"
+    code = page.read_text().partition("## Weights both ways\n\n```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert (tmp_path / "flax.safetensors").exists()
 
 
 def test_files_and_run_folders_are_read(tmp_path):
