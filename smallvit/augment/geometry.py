@@ -79,10 +79,10 @@ def _resampling(
     distance = (pixel + 0.5 - centre[:, :, None]).abs() / scale[:, :, None].clamp(min=1)
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
-    kernel = torch.where(distance < 1, near, torch.where(distance < 2, far, 0))
-    kernel = torch.where(cubic[:, None, None], kernel, (1 - distance).clamp(min=0))
+    curve = torch.where(distance < 1, near, far * (distance < 2))
+    kernel = torch.lerp((1 - distance).clamp(min=0), curve, cubic[:, None, None].float())
     window = (pixel >= start[:, None]) & (pixel < (start + length)[:, None])
-    kernel = torch.where(window[:, None], kernel, 0)
+    kernel = kernel * window[:, None]
     return written(kernel / kernel.sum(2, keepdim=True))
 
 
@@ -105,14 +105,14 @@ def resized_crop(
         mirrored: Whether left and right change places.
         upturned: Whether top and bottom change places.
     """
-    height, width = images.shape[2:]
+    channels, height, width = images.shape[1:]
     down = _mirror(_resampling(box.top, box.height, height, size[0], cubic), upturned)
     along = _mirror(_resampling(box.left, box.width, width, size[1], cubic), mirrored)
     # Weights in bf16 would be wrong by more than a grey level.
     with torch.autocast(images.device.type, enabled=False):
-        x = torch.einsum("bchw,bvw->bchv", images.float(), along).round().clamp(0, 255)
-        x = torch.einsum("bchv,buh->bcuv", x, down).round().clamp(0, 255)
-    return written(x.to(torch.uint8))
+        x = torch.bmm(along, images.flatten(1, 2).float().mT).round_().clamp_(0, 255)
+        x = torch.bmm(x.view(-1, size[1] * channels, height), down.mT).round_().clamp_(0, 255)
+    return written(x.to(torch.uint8).view(-1, size[1], channels, size[0]).permute(0, 2, 3, 1))
 
 
 def affine_matrix(

@@ -131,6 +131,14 @@ def draw_mix(
             f"a batch of {count} pictures does not divide into mixing groups of {group}; "
             "choose a batch size that does, or another mix_group"
         )
+    # Elsewhere the question would stall the device or break the graph.
+    if positions.device.type == "cpu" and not torch.compiler.is_compiling():
+        first = int(positions[0])
+        if first % group:
+            raise ValueError(
+                f"the first picture has position {first}, in the middle of a mixing group of "
+                f"{group}; give each process whole groups, or choose another mix_group"
+            )
     partner = draw_partner(uniforms[:, 0], positions, group)
     if per == "pair":
         first = torch.minimum(partner, torch.arange(count, device=partner.device))
@@ -158,7 +166,7 @@ def mix_images(images: Float[Tensor, "B C H W"], mix: Mix) -> Float[Tensor, "B C
     """Pictures with their partners mixed in."""
     size = (images.shape[2], images.shape[3])
     weight = torch.where(inside(mix.box, size), 0, mix.weight[:, None, None, None])
-    return images[mix.partner].lerp_(images, weight)
+    return images.index_select(0, mix.partner).lerp_(images, weight)
 
 
 def mix_targets(targets: Float[Tensor, "B K"], mix: Mix) -> Float[Tensor, "B K"]:

@@ -53,7 +53,7 @@ def _matrix(
 ) -> Float[Tensor, "B 2 3"]:
     """Each picture's map; shears keep the top left corner, rotations the centre."""
     height, width = size
-    along, down, right, low, degrees = (_argument(name, ops, arguments, 0) for name in _MAPS)
+    along, down, right, low, degrees = (_argument(name, ops, arguments, 0.0) for name in _MAPS)
     turn = torch.deg2rad(degrees)
     cosine, sine = torch.cos(turn), torch.sin(turn)
     right, low = along * (height / 2) - right, down * (width / 2) - low
@@ -94,7 +94,7 @@ def operate(
         x = affine(images, matrix, fill, interpolation=interpolation, cubic=cubic)
     for name, change in _CHANGES.items():
         if name in among:
-            x = x + change(images, _argument(name, ops, arguments, 1))
+            x = x + change(images, _argument(name, ops, arguments, 1.0))
     x = colour.to_bytes(x)
     if among & set(_TABLES):
         table = colour.values(images)
@@ -121,17 +121,23 @@ def operate_by_groups(
     On a GPU, and in a compiled graph, asking who that is costs more than it saves.
     """
     out = images.clone()
-    cubic = torch.zeros_like(ops, dtype=torch.bool) if cubic is None else cubic
+    everyone = torch.ones_like(ops, dtype=torch.bool)
+    ways: dict[Interpolation, Tensor] = {interpolation: everyone}
+    if interpolation == "random" and cubic is not None:
+        ways = {"bilinear": ~cubic, "bicubic": cubic}
+    still: dict[Interpolation, Tensor] = {"nearest": everyone}
     for names in _GROUPS:
-        rows = torch.isin(ops, ops.new_tensor([NUMBER[name] for name in names])).nonzero()[:, 0]
-        if among & names and len(rows):
-            out[rows] = operate(
-                images[rows],
-                ops[rows],
-                arguments[rows],
-                fill,
-                among=among & names,
-                interpolation=interpolation,
-                cubic=cubic[rows],
-            )
+        chosen = torch.isin(ops, ops.new_tensor([NUMBER[name] for name in names]))
+        for way, taken in (ways if names & set(_MAPS) else still).items():
+            rows = (chosen & taken).nonzero()[:, 0]
+            if among & names and len(rows):
+                changed = operate(
+                    images.index_select(0, rows),
+                    ops[rows],
+                    arguments[rows],
+                    fill,
+                    among=among & names,
+                    interpolation=way,
+                )
+                out.index_copy_(0, rows, changed)
     return out

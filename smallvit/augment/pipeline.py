@@ -21,7 +21,7 @@ from smallvit.augment.mixing import (
     soft_targets,
 )
 from smallvit.augment.operations import operate, operate_by_groups
-from smallvit.augment.policies import PolicyTable, draw_policy
+from smallvit.augment.policies import PolicyTable, draw_policy, policy_table
 from smallvit.augment.randomness import normal, uniform, whole
 
 # The position whose numbers the whole batch shares, and the step before all others; neither is
@@ -100,7 +100,7 @@ class Augmentation(nn.Module):
             "cutmix_quantiles": beta_quantiles(config.cutmix) if config.cutmix else None,
         }
         if self.policy:
-            constants |= PolicyTable.of(self.policy)._asdict()
+            constants |= policy_table(self.policy)._asdict()
         for name, constant in constants.items():
             self.register_buffer(name, constant, persistent=False)
 

@@ -5,7 +5,7 @@ with its own probability. The argument of an operation is base ± reach · level
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -77,17 +77,16 @@ class PolicyTable(NamedTuple):
     signed: Bool[Tensor, "rows columns"]
     cut: Bool[Tensor, "rows columns"]
 
-    @classmethod
-    def of(cls, policy: Policy) -> Self:
-        """The table of a policy."""
-        rows = [[(NUMBER[choice.op], *choice[1:]) for choice in row] for row in policy.rows]
-        kinds = (torch.int64, *[torch.float32] * 3, *[torch.bool] * 2)
-        return cls(
-            *(
-                torch.tensor([[choice[field] for choice in row] for row in rows], dtype=kind)
-                for field, kind in enumerate(kinds)
-            )
-        )
+
+def policy_table(policy: Policy) -> PolicyTable:
+    """The table of a policy."""
+    rows = [[(NUMBER[choice.op], *choice[1:]) for choice in row] for row in policy.rows]
+    kinds = (torch.int64, *[torch.float32] * 3, *[torch.bool] * 2)
+    columns = [
+        torch.tensor([[choice[field] for choice in row] for row in rows], dtype=kind)
+        for field, kind in enumerate(kinds)
+    ]
+    return PolicyTable(*columns)
 
 
 class Drawn(NamedTuple):
