@@ -101,6 +101,23 @@ def cut_box(
     return Box(*written(torch.stack([top, left, height, width])))
 
 
+def _check_groups(positions: Int64[Tensor, " B"], group: int) -> None:
+    """Refuses a batch that is not made of whole groups."""
+    if len(positions) % group:
+        raise ValueError(
+            f"a batch of {len(positions)} pictures does not divide into mixing groups of {group}; "
+            "choose a batch size that does, or another mix_group"
+        )
+    # Elsewhere the question would stall the device or break the graph.
+    if positions.device.type == "cpu" and not torch.compiler.is_compiling():
+        first = int(positions[0])
+        if first % group:
+            raise ValueError(
+                f"the first picture has position {first}, in the middle of a mixing group of "
+                f"{group}; give each process whole groups, or choose another mix_group"
+            )
+
+
 def draw_mix(
     uniforms: Float[Tensor, "B draws"],
     shared: Float[Tensor, "1 draws"],
@@ -125,26 +142,13 @@ def draw_mix(
         per: Whether the whole batch shares its numbers, or the two pictures of a pair.
         group: Pictures in a group.
     """
-    count = len(positions)
-    if count % group:
-        raise ValueError(
-            f"a batch of {count} pictures does not divide into mixing groups of {group}; "
-            "choose a batch size that does, or another mix_group"
-        )
-    # Elsewhere the question would stall the device or break the graph.
-    if positions.device.type == "cpu" and not torch.compiler.is_compiling():
-        first = int(positions[0])
-        if first % group:
-            raise ValueError(
-                f"the first picture has position {first}, in the middle of a mixing group of "
-                f"{group}; give each process whole groups, or choose another mix_group"
-            )
+    _check_groups(positions, group)
     partner = draw_partner(uniforms[:, 0], positions, group)
     if per == "pair":
-        first = torch.minimum(partner, torch.arange(count, device=partner.device))
-        numbers = uniforms[first]
+        rows = torch.arange(len(positions), device=partner.device)
+        numbers = uniforms[torch.minimum(partner, rows)]
     else:
-        numbers = shared.expand(count, -1)
+        numbers = shared.expand(len(positions), -1)
     mixed, kind, amount, y, x = numbers[:, 1:].unbind(1)
     mixup, cutmix = quantiles
     share = torch.ones_like(amount)
