@@ -1,0 +1,72 @@
+"""Random rectangles: what a crop keeps, erasing wipes out and CutMix pastes."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from smallvit.augment.memory import written
+from smallvit.augment.randomness import whole
+
+Range = tuple[float, float]
+Size = tuple[int, int]
+
+_ATTEMPTS = 10
+#: Uniform numbers that `draw_box` takes for one picture.
+BOX_DRAWS = 2 * _ATTEMPTS + 2
+
+
+class Box(NamedTuple):
+    """One rectangle a picture, in pixels."""
+
+    top: Int64[Tensor, " B"]
+    left: Int64[Tensor, " B"]
+    height: Int64[Tensor, " B"]
+    width: Int64[Tensor, " B"]
+
+
+def draw_box(
+    uniforms: Float[Tensor, "B draws"], size: Size, area: Range, aspect: Range, *, smaller: bool
+) -> Box:
+    """A rectangle of random area and shape: the first of ten attempts that fits the frame.
+
+    Where none fits it is empty (height and width 0).
+
+    Args:
+        size: Height and width of the frame.
+        area: Least and largest area, as a fraction of the frame's.
+        aspect: Least and largest width over height; its logarithm is uniform.
+        smaller: Whether it must be strictly smaller than the frame on both sides.
+    """
+    height, width = size
+    areas = (area[0] + (area[1] - area[0]) * uniforms[:, :_ATTEMPTS]) * (height * width)
+    low, high = math.log(aspect[0]), math.log(aspect[1])
+    aspects = torch.exp(low + (high - low) * uniforms[:, _ATTEMPTS : 2 * _ATTEMPTS])
+    heights = torch.sqrt(areas / aspects).round().long()
+    widths = torch.sqrt(areas * aspects).round().long()
+    fits = (heights <= height - smaller) & (widths <= width - smaller)
+    fits &= (heights > 0) & (widths > 0)
+    h, w = torch.zeros_like(heights[:, 0]), torch.zeros_like(widths[:, 0])
+    for attempt in reversed(range(_ATTEMPTS)):
+        h = torch.where(fits[:, attempt], heights[:, attempt], h)
+        w = torch.where(fits[:, attempt], widths[:, attempt], w)
+    top = whole(uniforms[:, 2 * _ATTEMPTS], height - h + 1)
+    left = whole(uniforms[:, 2 * _ATTEMPTS + 1], width - w + 1)
+    return Box(*written(torch.stack([top, left, h, w])))
+
+
+def inside(box: Box, size: Size) -> Bool[Tensor, "B 1 H W"]:
+    """Which pixels of the frame lie in the rectangle."""
+    rows, columns = (torch.arange(side, device=box.top.device) for side in size)
+    row = (rows >= box.top[:, None]) & (rows < (box.top + box.height)[:, None])
+    column = (columns >= box.left[:, None]) & (columns < (box.left + box.width)[:, None])
+    return (row[:, :, None] & column[:, None])[:, None]
+
+
+def erase(
+    images: Float[Tensor, "B C H W"], box: Box, filling: Float[Tensor, "#B #C #H #W"]
+) -> Float[Tensor, "B C H W"]:
+    """Replaces what lies in the rectangle."""
+    return torch.where(inside(box, (images.shape[2], images.shape[3])), filling, images)

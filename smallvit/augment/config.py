@@ -1,0 +1,167 @@
+"""One description of everything that happens to a training picture."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from smallvit.augment.boxes import Range, Size
+from smallvit.augment.geometry import Interpolation
+from smallvit.augment.mixing import Per
+from smallvit.augment.policies import Policy, auto_augment, rand_augment, trivial_augment
+
+PolicyName = Literal["none", "rand", "trivial", "auto_cifar10", "auto_svhn", "auto_imagenet"]
+Fill = Literal["mean", "grey", "black"]
+EraseFill = Literal["const", "pixel"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """What happens to a training picture, in this order; the defaults do nothing.
+
+    Attributes:
+        padding: Padded crop: black pixels added on each side before a random window is cut out.
+        resized_crop: Random resized crop instead: least and largest area, as a fraction.
+        aspect: Its least and largest width over height.
+        resize_interpolation: Of resized_crop; "random" draws bilinear or bicubic a picture.
+        flip: Probability of changing left and right.
+        vertical_flip: Probability of changing top and bottom.
+        policy: RandAugment, TrivialAugment or one of AutoAugment's three.
+        magnitude: RandAugment's level, from 0 to 10.
+        magnitude_std: Its standard deviation.
+        layers: Operations that RandAugment chooses for a picture, each applied half the time.
+        interpolation: Of the policy's shears, rotations and translations.
+        fill: The colour that they move in.
+        erasing: Probability of erasing a rectangle.
+        erasing_area: Its least and largest area, as a fraction.
+        erasing_aspect: Its least width over height; the largest is one over it.
+        erasing_fill: With the mean colour ("const") or normal noise ("pixel").
+        mixup: Mixup's α; 0 switches it off.
+        cutmix: CutMix's α; 0 switches it off.
+        mix_probability: How often a batch (or pair) is mixed.
+        cutmix_share: How often that is CutMix where both are on.
+        mix_per: Whether the whole batch shares one λ and box, or the two pictures of a pair.
+        mix_group: Size of the groups of neighbours inside which partners are drawn; every
+            process's part of a batch must be made of whole groups.
+        smoothing: Label smoothing.
+    """
+
+    padding: int = 0
+    resized_crop: Range | None = None
+    aspect: Range = (3 / 4, 4 / 3)
+    resize_interpolation: Interpolation = "bilinear"
+    flip: float = 0.0
+    vertical_flip: float = 0.0
+    policy: PolicyName = "none"
+    magnitude: float = 9.0
+    magnitude_std: float = 0.5
+    layers: int = 2
+    interpolation: Interpolation = "nearest"
+    fill: Fill = "mean"
+    erasing: float = 0.0
+    erasing_area: Range = (0.02, 1 / 3)
+    erasing_aspect: float = 0.3
+    erasing_fill: EraseFill = "const"
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    mix_probability: float = 1.0
+    cutmix_share: float = 0.5
+    mix_per: Per = "batch"
+    mix_group: int = 8
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        choices = {
+            "resize_interpolation": ("bilinear", "bicubic", "random"),
+            "policy": get_args(PolicyName),
+            "interpolation": get_args(Interpolation),
+            "fill": get_args(Fill),
+            "erasing_fill": get_args(EraseFill),
+            "mix_per": get_args(Per),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}: allowed are {', '.join(allowed)}"
+                )
+        limits = {
+            **dict.fromkeys(("flip", "vertical_flip", "erasing"), 1),
+            **dict.fromkeys(("mix_probability", "cutmix_share", "smoothing"), 1),
+            "magnitude": 10,
+        }
+        for name, limit in limits.items():
+            if not 0 <= getattr(self, name) <= limit:
+                raise ValueError(f"{name} is {getattr(self, name)}: allowed is 0 to {limit}")
+        for name in ("resized_crop", "erasing_area"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value[0] <= value[1] <= 1:
+                raise ValueError(
+                    f"{name} is {value}: give the least and largest area, between 0 and 1"
+                )
+        if not 0 < self.aspect[0] <= self.aspect[1] or not 0 < self.erasing_aspect <= 1:
+            raise ValueError(
+                f"aspect is {self.aspect} and erasing_aspect {self.erasing_aspect}: give the least "
+                "and largest width over height, and a number between 0 and 1"
+            )
+        if self.padding < 0 or self.mixup < 0 or self.cutmix < 0 or self.layers < 1:
+            raise ValueError(
+                f"padding is {self.padding}, mixup {self.mixup}, cutmix {self.cutmix}, layers "
+                f"{self.layers}: the first three must not be negative, the last at least 1"
+            )
+        if self.padding and self.resized_crop:
+            raise ValueError(
+                f"padding is {self.padding} and resized_crop {self.resized_crop}: choose one crop"
+            )
+        if self.mix_group < 2 or self.mix_group % 2:
+            raise ValueError(f"mix_group is {self.mix_group}: give an even number, at least 2")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether pictures are mixed at all."""
+        return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)
+
+    def make_policy(self, size: Size) -> Policy | None:
+        """The policy for pictures of that height and width."""
+        if self.policy == "none":
+            return None
+        if self.policy == "rand":
+            return rand_augment(
+                size,
+                magnitude=self.magnitude,
+                magnitude_std=self.magnitude_std,
+                layers=self.layers,
+            )
+        if self.policy == "trivial":
+            return trivial_augment(size)
+        return auto_augment(self.policy.removeprefix("auto_"), size)
+
+
+_SPT = AugmentConfig(
+    padding=4,
+    flip=0.5,
+    fill="grey",
+    erasing=0.25,
+    erasing_area=(0.02, 0.4),
+    mixup=1.0,
+    cutmix=1.0,
+    mix_probability=0.5,
+    smoothing=0.1,
+)
+_COMPACT = AugmentConfig(
+    resized_crop=(0.8, 1.0),
+    resize_interpolation="random",
+    flip=0.5,
+    policy="rand",
+    interpolation="random",
+    mixup=0.8,
+    cutmix=1.0,
+    smoothing=0.1,
+)
+
+#: What the papers' recipes do to pictures. (The SPT reference flips digits too.)
+PRESETS: dict[str, AugmentConfig] = {
+    "none": AugmentConfig(),
+    "spt_cifar": replace(_SPT, policy="auto_cifar10"),
+    "spt_svhn": replace(_SPT, policy="auto_svhn", flip=0.0),
+    "spt_imagenet": replace(_SPT, policy="auto_imagenet"),
+    "compact_cifar10": _COMPACT,
+    "compact_cifar100": replace(_COMPACT, erasing=0.25, erasing_fill="pixel"),
+}

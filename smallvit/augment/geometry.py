@@ -1,0 +1,209 @@
+"""Where pixels come from: flip, padded crop, resized crop and affine maps, picture by picture."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+
+from smallvit.augment.boxes import Box, Range, Size, draw_box
+from smallvit.augment.memory import written
+
+Interpolation = Literal["nearest", "bilinear", "bicubic", "random"]
+
+_TAPS = {"nearest": (0,), "bilinear": (0, 1), "bicubic": (-1, 0, 1, 2), "random": (-1, 0, 1, 2)}
+
+
+def _mirror(lines: Tensor, flipped: Bool[Tensor, " B"]) -> Tensor:
+    """Turns axis 1 round where told."""
+    return torch.where(flipped.view(-1, *[1] * (lines.ndim - 1)), lines.flip(1), lines)
+
+
+def crop(
+    images: UInt8[Tensor, "B C H W"],
+    top: Int64[Tensor, " B"],
+    left: Int64[Tensor, " B"],
+    size: Size,
+    *,
+    mirrored: Bool[Tensor, " B"],
+    upturned: Bool[Tensor, " B"],
+) -> UInt8[Tensor, "B C h w"]:
+    """Cuts a window out of each picture, black outside the frame, and flips it.
+
+    Args:
+        top: First row of the window; negative in the padding above the picture.
+        left: First column of the window.
+        size: Height and width of the windows.
+        mirrored: Whether left and right change places.
+        upturned: Whether top and bottom change places.
+    """
+    channels, height, width = images.shape[1:]
+    rows = _mirror(top[:, None] + torch.arange(size[0], device=top.device), upturned)
+    columns = _mirror(left[:, None] + torch.arange(size[1], device=top.device), mirrored)
+    index = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]
+    high, wide = (rows >= 0) & (rows < height), (columns >= 0) & (columns < width)
+    within = high[:, :, None] & wide[:, None]
+    picked = images.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, channels, -1))
+    return written(torch.where(within[:, None], picked.view(-1, channels, *size), 0))
+
+
+def draw_resized_crop(
+    uniforms: Float[Tensor, "B draws"], size: Size, scale: Range, aspect: Range
+) -> Box:
+    """The window of a random resized crop, as torchvision and timm draw it.
+
+    Where ten attempts fail it is the largest centred one whose shape is allowed.
+    """
+    height, width = size
+    box = draw_box(uniforms, size, scale, aspect, smaller=False)
+    h = min(height, round(width / aspect[0]))
+    w = min(width, round(height * aspect[1]))
+    failed = box.height == 0
+    whole = ((height - h) // 2, (width - w) // 2, h, w)
+    sides = [torch.where(failed, side, drawn) for side, drawn in zip(whole, box, strict=True)]
+    return Box(*written(torch.stack(sides)))
+
+
+def _resampling(
+    start: Int64[Tensor, " B"],
+    length: Int64[Tensor, " B"],
+    old: int,
+    new: int,
+    cubic: Bool[Tensor, " B"],
+) -> Float[Tensor, "B new old"]:
+    """Weights that stretch `length` of `old` pixels to `new`, antialiased where they shrink."""
+    device = start.device
+    scale = length[:, None] / new
+    centre = start[:, None] + scale * (torch.arange(new, device=device) + 0.5)
+    pixel = torch.arange(old, device=device)
+    distance = (pixel + 0.5 - centre[:, :, None]).abs() / scale[:, :, None].clamp(min=1)
+    near = (1.5 * distance - 2.5) * distance**2 + 1
+    far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+    curve = torch.where(distance < 1, near, far * (distance < 2))
+    kernel = torch.lerp((1 - distance).clamp(min=0), curve, cubic[:, None, None].float())
+    window = (pixel >= start[:, None]) & (pixel < (start + length)[:, None])
+    kernel = kernel * window[:, None]
+    return written(kernel / kernel.sum(2, keepdim=True))
+
+
+def resized_crop(
+    images: UInt8[Tensor, "B C H W"],
+    box: Box,
+    size: Size,
+    *,
+    cubic: Bool[Tensor, " B"],
+    mirrored: Bool[Tensor, " B"],
+    upturned: Bool[Tensor, " B"],
+) -> UInt8[Tensor, "B C h w"]:
+    """Cuts a rectangle out of each picture, resizes it (antialiased) and flips it.
+
+    Two small matrices for each picture do it all; between them the values are rounded to bytes,
+    as in torchvision and Pillow.
+
+    Args:
+        cubic: Whether to interpolate bicubically, else bilinearly.
+        mirrored: Whether left and right change places.
+        upturned: Whether top and bottom change places.
+    """
+    channels, height, width = images.shape[1:]
+    down = _mirror(_resampling(box.top, box.height, height, size[0], cubic), upturned)
+    along = _mirror(_resampling(box.left, box.width, width, size[1], cubic), mirrored)
+    # Weights in bf16 would be wrong by more than a grey level.
+    with torch.autocast(images.device.type, enabled=False):
+        x = torch.bmm(along, images.flatten(1, 2).float().mT).round_().clamp_(0, 255)
+        x = torch.bmm(x.view(-1, size[1] * channels, height), down.mT).round_().clamp_(0, 255)
+    return written(x.to(torch.uint8).view(-1, size[1], channels, size[0]).permute(0, 2, 3, 1))
+
+
+def affine_matrix(
+    angle: Float[Tensor, " B"],
+    translation: Float[Tensor, "B 2"],
+    scale: Float[Tensor, " B"],
+    shear: Float[Tensor, "B 2"],
+) -> Float[Tensor, "B 2 3"]:
+    """The map from an output pixel to its source, both as (x, y) from the picture's centre.
+
+    Args:
+        angle: Clockwise rotation in degrees.
+        translation: Shift of the content to the right and down, in pixels.
+        scale: Enlargement of the content.
+        shear: Along x and y, in degrees.
+    """
+    turn = torch.deg2rad(angle)
+    shear_x, shear_y = torch.deg2rad(shear).unbind(1)
+    a = torch.cos(turn - shear_y) / torch.cos(shear_y)
+    c = torch.sin(turn - shear_y) / torch.cos(shear_y)
+    b = -(a * torch.tan(shear_x) + torch.sin(turn))
+    d = torch.cos(turn) - c * torch.tan(shear_x)
+    inverse = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / scale[:, None, None]
+    return torch.cat([inverse, -inverse @ translation[:, :, None]], 2)
+
+
+def _weights(
+    distance: Float[Tensor, "B H W"], interpolation: Interpolation, cubic: Tensor | None
+) -> list[Tensor]:
+    """What each tap counts for, at a distance in [0, 1) from tap 0 towards tap 1."""
+    d = distance
+    if interpolation == "nearest":
+        return [torch.ones_like(d)]
+    linear = [1 - d, d]
+    if interpolation == "bilinear":
+        return linear
+    # Pillow's cubic (a = −1) is sharper than that of resizing (a = −½).
+    curve = [((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d]
+    if interpolation == "bicubic" or cubic is None:
+        return curve
+    flat = [torch.zeros_like(d), *linear, torch.zeros_like(d)]
+    chosen = cubic[:, None, None].float()
+    return [torch.lerp(f, c, chosen) for f, c in zip(flat, curve, strict=True)]
+
+
+def _line_taps(
+    place: Float[Tensor, "B H W"], side: int, interpolation: Interpolation, cubic: Tensor | None
+) -> list[tuple[Tensor, Tensor]]:
+    """The lines to read around a place on an axis, and their weights: 0 outside the frame."""
+    place = place if interpolation == "nearest" else place - 0.5
+    first = place.floor()
+    taps = []
+    weights = _weights(place - first, interpolation, cubic)
+    for tap, weight in zip(_TAPS[interpolation], weights, strict=True):
+        line = first + tap
+        near = line.clamp(0, side - 1)
+        taps.append((near, weight * (near == line)))
+    return taps
+
+
+def affine(
+    images: UInt8[Tensor, "B C H W"],
+    matrix: Float[Tensor, "B 2 3"],
+    fill: UInt8[Tensor, " C"],
+    *,
+    interpolation: Interpolation = "nearest",
+    cubic: Bool[Tensor, " B"] | None = None,
+) -> Float[Tensor, "B C H W"]:
+    """Moves each picture by its own map; gives whole numbers, which bicubic ones may overshoot.
+
+    Every picture lies on an endless ground of the fill colour, with which its edge blends.
+    (Pillow cuts a hard edge.)
+
+    Args:
+        matrix: From `affine_matrix`.
+        fill: The colour that moves in.
+        interpolation: "random" leaves the choice of bilinear or bicubic to `cubic`.
+        cubic: Which pictures are interpolated bicubically.
+    """
+    channels, height, width = images.shape[1:]
+    x = torch.arange(width, device=images.device) + (0.5 - width / 2)
+    y = torch.arange(height, device=images.device)[:, None] + (0.5 - height / 2)
+    xx, xy, x0, yx, yy, y0 = matrix.flatten(1)[:, :, None, None].unbind(1)
+    rows = _line_taps(yx * x + (yy * y + (y0 + height / 2)), height, interpolation, cubic)
+    columns = _line_taps(xx * x + (xy * y + (x0 + width / 2)), width, interpolation, cubic)
+    source = images.flatten(2).float()
+    # What the taps outside the frame leave open shows the ground.
+    shares, parts = (torch.stack([w for _, w in taps]).sum(0) for taps in (rows, columns))
+    total = (1 - shares * parts)[:, None] * fill[:, None, None]
+    for row, share in rows:
+        for column, part in columns:
+            index = (row * width + column).long().flatten(1)[:, None].expand(-1, channels, -1)
+            total.addcmul_(source.gather(2, index).view_as(images), (share * part)[:, None])
+    return total.round_()

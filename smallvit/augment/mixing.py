@@ -1,0 +1,178 @@
+"""Mixup and CutMix with soft targets.
+
+Partners are drawn inside fixed groups of the global batch, so that a process, or one pass of an
+accumulated step, that holds whole groups needs nobody else's pictures.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from smallvit.augment.boxes import Box, Size, inside
+from smallvit.augment.memory import written
+from smallvit.augment.randomness import whole
+
+Per = Literal["batch", "pair"]
+
+_QUANTILES = 1024
+#: Uniform numbers that `draw_mix` takes for one picture.
+MIX_DRAWS = 6
+
+
+def beta_quantiles(alpha: float) -> Float[Tensor, " points"]:
+    """The inverse distribution function of Beta(α, α) at equally spaced probabilities.
+
+    With s = x^α the density's pole at 0 disappears: what is left to integrate over s is
+    (1 − x)^(α−1), smooth up to the middle. The upper half is the mirror image of the lower.
+    """
+    s = np.linspace(0, 0.5**alpha, 2**16 + 1)
+    x = s ** (1 / alpha)
+    density = (1 - x) ** (alpha - 1)
+    mass = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
+    lower = np.interp(np.linspace(0, mass[-1], _QUANTILES // 2 + 1), mass, x)
+    lower[-1] = 0.5
+    return torch.from_numpy(np.concatenate([lower, 1 - lower[-2::-1]])).float()
+
+
+def beta(uniforms: Float[Tensor, " B"], quantiles: Float[Tensor, " points"]) -> Float[Tensor, " B"]:
+    """Beta numbers from uniform ones, one for one."""
+    place = uniforms * (len(quantiles) - 1)
+    below = place.long()
+    return torch.lerp(quantiles[below], quantiles[below + 1], place - below)
+
+
+def soft_targets(
+    labels: Int64[Tensor, " B"], num_classes: int, smoothing: float
+) -> Float[Tensor, "B K"]:
+    """One-hot rows with a share of `smoothing` spread over all classes."""
+    hot = labels[:, None] == torch.arange(num_classes, device=labels.device)
+    return hot * (1 - smoothing) + smoothing / num_classes
+
+
+class Mix(NamedTuple):
+    """How each picture is mixed.
+
+    Attributes:
+        partner: Row of the picture that is mixed in.
+        share: How much of the label the picture keeps.
+        weight: How much it keeps of its pixels: its share (Mixup), or 1 (CutMix).
+        box: The rectangle taken from the partner; empty for Mixup.
+    """
+
+    partner: Int64[Tensor, " B"]
+    share: Float[Tensor, " B"]
+    weight: Float[Tensor, " B"]
+    box: Box
+
+
+def draw_partner(
+    uniforms: Float[Tensor, " B"], positions: Int64[Tensor, " B"], group: int
+) -> Int64[Tensor, " B"]:
+    """Rows of the partners: each group is reflected about a point that its first picture draws.
+
+    Odd reflections of an even number of pictures pair all of them and leave none alone.
+    """
+    rows = torch.arange(len(positions), device=positions.device)
+    place = positions % group
+    turn = whole(uniforms, group // 2)[rows - place]
+    return rows - place + (2 * turn + 1 - place) % group
+
+
+def cut_box(
+    share: Float[Tensor, " B"], y: Float[Tensor, " B"], x: Float[Tensor, " B"], size: Size
+) -> Box:
+    """CutMix's rectangle: of the picture's shape, 1 − share of its area, clipped at the edge.
+
+    Args:
+        y: Uniform number that places its centre from top to bottom.
+        x: Uniform number that places its centre from left to right.
+    """
+    ratio = torch.sqrt(1 - share)
+    edges = []
+    for centre, side in ((y, size[0]), (x, size[1])):
+        cut = (ratio * side).long()
+        middle = whole(centre, side)
+        first = (middle - cut // 2).clamp(min=0)
+        edges.append((first, (middle + (cut + 1) // 2).clamp(max=side) - first))
+    (top, height), (left, width) = edges
+    return Box(*written(torch.stack([top, left, height, width])))
+
+
+def _check_groups(positions: Int64[Tensor, " B"], group: int) -> None:
+    """Refuses a batch that is not made of whole groups."""
+    if len(positions) % group:
+        raise ValueError(
+            f"a batch of {len(positions)} pictures does not divide into mixing groups of {group}; "
+            "choose a batch size that does, or another mix_group"
+        )
+    # Elsewhere the question would stall the device or break the graph.
+    if positions.device.type == "cpu" and not torch.compiler.is_compiling():
+        first = int(positions[0])
+        if first % group:
+            raise ValueError(
+                f"the first picture has position {first}, in the middle of a mixing group of "
+                f"{group}; give each process whole groups, or choose another mix_group"
+            )
+
+
+def draw_mix(
+    uniforms: Float[Tensor, "B draws"],
+    shared: Float[Tensor, "1 draws"],
+    positions: Int64[Tensor, " B"],
+    size: Size,
+    quantiles: tuple[Tensor | None, Tensor | None],
+    *,
+    probability: float,
+    cutmix_share: float,
+    per: Per,
+    group: int,
+) -> Mix:
+    """Partners, kinds and shares.
+
+    Args:
+        uniforms: `MIX_DRAWS` numbers of each picture.
+        shared: As many of the whole batch.
+        positions: Of whole groups, in order.
+        quantiles: `beta_quantiles` of Mixup and of CutMix; None switches that kind off.
+        probability: How often a batch (or pair) is mixed at all.
+        cutmix_share: How often that is CutMix where both kinds are on.
+        per: Whether the whole batch shares its numbers, or the two pictures of a pair.
+        group: Pictures in a group.
+    """
+    _check_groups(positions, group)
+    partner = draw_partner(uniforms[:, 0], positions, group)
+    if per == "pair":
+        rows = torch.arange(len(positions), device=partner.device)
+        numbers = uniforms[torch.minimum(partner, rows)]
+    else:
+        numbers = shared.expand(len(positions), -1)
+    mixed, kind, amount, y, x = numbers[:, 1:].unbind(1)
+    mixup, cutmix = quantiles
+    share = torch.ones_like(amount)
+    cut = torch.zeros_like(share, dtype=torch.bool)
+    if mixup is not None:
+        share = beta(amount, mixup)
+    if cutmix is not None:
+        cut = kind < (cutmix_share if mixup is not None else 1)
+        share = torch.where(cut, beta(amount, cutmix), share)
+    share = torch.where(mixed < probability, share, 1)
+    # A share of 1 cuts an empty box: so pictures stay whole that are not to be cut.
+    box = cut_box(torch.where(cut, share, 1), y, x, size)
+    kept = 1 - box.height * box.width / (size[0] * size[1])
+    shares = written(torch.stack([torch.where(cut, kept, share), torch.where(cut, 1, share)]))
+    return Mix(written(partner), shares[0], shares[1], box)
+
+
+def mix_images(images: Float[Tensor, "B C H W"], mix: Mix) -> Float[Tensor, "B C H W"]:
+    """Pictures with their partners mixed in."""
+    size = (images.shape[2], images.shape[3])
+    weight = torch.where(inside(mix.box, size), 0, mix.weight[:, None, None, None])
+    return images.index_select(0, mix.partner).lerp_(images, weight)
+
+
+def mix_targets(targets: Float[Tensor, "B K"], mix: Mix) -> Float[Tensor, "B K"]:
+    """Targets in the same shares as the pictures."""
+    return torch.lerp(targets[mix.partner], targets, mix.share[:, None])

@@ -1,0 +1,225 @@
+"""The whole of augmentation: bytes and labels in, normalised pictures and soft targets out."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor, nn
+
+from smallvit.augment.boxes import BOX_DRAWS, Size, draw_box, erase
+from smallvit.augment.colour import normalise
+from smallvit.augment.config import AugmentConfig
+from smallvit.augment.geometry import crop, draw_resized_crop, resized_crop
+from smallvit.augment.memory import written
+from smallvit.augment.mixing import (
+    MIX_DRAWS,
+    beta_quantiles,
+    draw_mix,
+    mix_images,
+    mix_targets,
+    soft_targets,
+)
+from smallvit.augment.operations import operate, operate_by_groups
+from smallvit.augment.policies import PolicyTable, draw_policy, policy_table
+from smallvit.augment.randomness import normal, uniform, whole
+
+# The position whose numbers the whole batch shares, and the step before all others; neither is
+# ever a picture's.
+_EVERYONE = 2**32 - 1
+_BEFORE = 2**63 - 1
+_NOISES = 2**18
+
+
+class Draws(NamedTuple):
+    """The uniform numbers of each picture, by what they are for.
+
+    Every purpose has its own columns whether it is used or not, so that switching one part off
+    leaves what the others draw as it was.
+    """
+
+    flip: Float[Tensor, "B 2"]
+    crop: Float[Tensor, "B boxes"]
+    erasing: Float[Tensor, "B holes"]
+    mixing: Float[Tensor, "B mixes"]
+    policy: Float[Tensor, "B choices"]
+
+
+class Augmentation(nn.Module):
+    """Augments batches on the device where it lives; compiles to one graph without a host sync.
+
+    All it draws is a function of (seed, step, position in the global batch): how the batch is
+    split over processes or passes changes nothing. It has no parameters and nothing to save.
+
+    Args:
+        config: What to do.
+        image_size: Height and width of the pictures that come out.
+        mean: The training data's mean of each channel, on a scale of 0 to 1.
+        std: Its standard deviation of each channel.
+        num_classes: Width of the targets.
+        seed: The run's seed.
+    """
+
+    mean: Tensor
+    std: Tensor
+    fill: Tensor
+    seed: Tensor
+    noise: Tensor | None
+    mixup_quantiles: Tensor | None
+    cutmix_quantiles: Tensor | None
+
+    def __init__(
+        self,
+        config: AugmentConfig,
+        *,
+        image_size: Size,
+        mean: Sequence[float],
+        std: Sequence[float],
+        num_classes: int,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not all(value > 0 for value in std):
+            raise ValueError(
+                f"mean is {tuple(mean)} and std {tuple(std)}: give one of each for every channel, "
+                "and no standard deviation of 0"
+            )
+        self.config, self.image_size, self.num_classes = config, image_size, num_classes
+        self.policy = config.make_policy(image_size)
+        fills = {"mean": [255 * value for value in mean], "grey": [128.0] * len(mean)}
+        fill = torch.tensor(fills.get(config.fill, [0.0] * len(mean)))
+        numbers = len(mean) * image_size[0] * image_size[1]
+        noisy = config.erasing > 0 and config.erasing_fill == "pixel"
+        constants = {
+            "mean": torch.tensor(tuple(mean)),
+            "std": torch.tensor(tuple(std)),
+            "fill": fill.round().clamp(0, 255).to(torch.uint8),
+            "seed": torch.tensor(seed),
+            "noise": _make_noise(seed, numbers) if noisy else None,
+            "mixup_quantiles": beta_quantiles(config.mixup) if config.mixup else None,
+            "cutmix_quantiles": beta_quantiles(config.cutmix) if config.cutmix else None,
+        }
+        if self.policy:
+            constants |= policy_table(self.policy)._asdict()
+        for name, constant in constants.items():
+            self.register_buffer(name, constant, persistent=False)
+
+    def forward(
+        self,
+        images: UInt8[Tensor, "B C H W"],
+        labels: Int64[Tensor, " B"],
+        step: Int64[Tensor, ""],
+        positions: Int64[Tensor, " B"],
+    ) -> tuple[Float[Tensor, "B C h w"], Float[Tensor, "B K"]]:
+        """Augments one batch, or one process's part of it.
+
+        Args:
+            step: Number of the training step; a tensor, so that it is not compiled in.
+            positions: Each picture's place in the global batch: consecutive, and with mixing made
+                of whole groups, so that the first is a multiple of `mix_group`.
+        """
+        config = self.config
+        draws, shared = self.draw(step, positions)
+        x = self._erase(normalise(self._picture(images, draws), self.mean, self.std), draws)
+        targets = soft_targets(labels, self.num_classes, config.smoothing)
+        if not config.mixed:
+            return x, targets
+        mix = draw_mix(
+            draws.mixing,
+            shared.mixing,
+            positions,
+            self.image_size,
+            (self.mixup_quantiles, self.cutmix_quantiles),
+            probability=config.mix_probability,
+            cutmix_share=config.cutmix_share,
+            per=config.mix_per,
+            group=config.mix_group,
+        )
+        return mix_images(written(x), mix), mix_targets(targets, mix)
+
+    def pictures(
+        self,
+        images: UInt8[Tensor, "B C H W"],
+        step: Int64[Tensor, ""],
+        positions: Int64[Tensor, " B"],
+    ) -> UInt8[Tensor, "B C h w"]:
+        """The part to look at: crop, flip and policy, without erasing and mixing."""
+        return self._picture(images, self.draw(step, positions)[0])
+
+    def draw(self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]) -> tuple[Draws, Draws]:
+        """All random numbers of a step: each picture's, and one row for the whole batch."""
+        columns = [2, BOX_DRAWS + 1, BOX_DRAWS + 2, MIX_DRAWS]
+        columns.append(self.policy.draws if self.policy else 0)
+        everyone = torch.cat([positions, torch.full_like(positions[:1], _EVERYONE)])
+        uniforms = uniform(self.seed, step, everyone, sum(columns))
+        parts = torch.split(uniforms, columns, 1)
+        return Draws(*(part[:-1] for part in parts)), Draws(*(part[-1:] for part in parts))
+
+    def _picture(self, images: Tensor, draws: Draws) -> Tensor:
+        """Crop, flip and policy."""
+        x = self._frame(images, draws)
+        if self.policy is None:
+            return x
+        table = PolicyTable(*(getattr(self, name) for name in PolicyTable._fields))
+        drawn = draw_policy(self.policy, table, draws.policy)
+        grouped = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        apply = operate_by_groups if grouped else operate
+        for layer, among in enumerate(self.policy.among):
+            x = apply(
+                x,
+                drawn.ops[:, layer],
+                drawn.arguments[:, layer],
+                self.fill,
+                among=among,
+                interpolation=self.config.interpolation,
+                cubic=drawn.cubic[:, layer],
+            )
+        return x
+
+    def _frame(self, images: Tensor, draws: Draws) -> Tensor:
+        """Crops and flips in one go."""
+        config, new = self.config, self.image_size
+        old = (images.shape[2], images.shape[3])
+        channels = len(self.mean)
+        if images.shape[1] != channels:
+            raise ValueError(
+                f"expected pictures of {channels} channels, as the mean has, and got a batch "
+                f"shaped {tuple(images.shape)}"
+            )
+        flips = {
+            "mirrored": draws.flip[:, 0] < config.flip,
+            "upturned": draws.flip[:, 1] < config.vertical_flip,
+        }
+        if config.resized_crop:
+            share = {"bilinear": 0.0, "bicubic": 1.0, "random": 0.5}[config.resize_interpolation]
+            box = draw_resized_crop(draws.crop[:, 1:], old, config.resized_crop, config.aspect)
+            return resized_crop(images, box, new, cubic=draws.crop[:, 0] < share, **flips)
+        room = [side + 2 * config.padding - target for side, target in zip(old, new, strict=True)]
+        if min(room) < 0 or (old != new and not config.padding):
+            raise ValueError(
+                f"pictures of {old[0]}×{old[1]} with padding {config.padding} do not give windows "
+                f"of {new[0]}×{new[1]}; pad more, use resized_crop, or resize them beforehand"
+            )
+        top, left = (whole(draws.crop[:, i], room[i] + 1) - config.padding for i in range(2))
+        return crop(images, top, left, new, **flips)
+
+    def _erase(self, x: Tensor, draws: Draws) -> Tensor:
+        """Wipes a rectangle out of some pictures."""
+        config = self.config
+        if not config.erasing:
+            return x
+        aspect = (config.erasing_aspect, 1 / config.erasing_aspect)
+        area = config.erasing_area
+        box = draw_box(draws.erasing[:, 2:], self.image_size, area, aspect, smaller=True)
+        box = box._replace(height=torch.where(draws.erasing[:, 0] < config.erasing, box.height, 0))
+        if self.noise is None:
+            return erase(x, box, torch.zeros_like(x[:1, :1, :1, :1]))
+        windows = self.noise.unfold(0, x[0].numel(), 1)
+        return erase(x, box, windows[whole(draws.erasing[:, 1], _NOISES)].view_as(x))
+
+
+def _make_noise(seed: int, count: int) -> Float[Tensor, " length"]:
+    """A long strip of normal noise; each erased picture gets a window of `count` numbers."""
+    position = torch.zeros(1, dtype=torch.int64)
+    draws = uniform(torch.tensor(seed), torch.tensor(_BEFORE), position, _NOISES + count)
+    return normal(draws[0])
