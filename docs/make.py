@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import smallvit
-from smallvit import layers, models
+from smallvit import augment, data, layers, models
 from smallvit.models.registry import count_parameters, parse_name
 
 ROOT = Path(__file__).parent.parent
@@ -110,8 +110,9 @@ def room(module: ModuleType, title: str, skip: set[str]) -> list[str]:
     """All public names of a room."""
     lines = [f"## {title}", "", inspect.getdoc(module) or "", ""]
     for name in module.__all__:
-        if name not in skip:
-            lines += entry(name, getattr(module, name))
+        thing = getattr(module, name)
+        if name not in skip and (inspect.isclass(thing) or inspect.isfunction(thing)):
+            lines += entry(name, thing)
     return lines
 
 
@@ -121,6 +122,8 @@ def api() -> str:
     lines += room(smallvit, "smallvit", set())
     lines += room(models, "smallvit.models", set(smallvit.__all__))
     lines += room(layers, "smallvit.layers", set(smallvit.__all__))
+    lines += room(data, "smallvit.data", set(smallvit.__all__))
+    lines += room(augment, "smallvit.augment", set())
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
