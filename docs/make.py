@@ -68,6 +68,8 @@ def readme() -> str:
 
 def signature(thing: Any) -> str:
     """A signature without the types, which stand in the code."""
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        return ""
     parameters = []
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.name != "self":
