@@ -2,8 +2,9 @@
 
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -79,6 +80,11 @@ Data = Annotated[
 ]
 
 
+Augment = Literal[
+    "none", "spt_cifar", "spt_svhn", "spt_imagenet", "compact_cifar10", "compact_cifar100"
+]
+
+
 @app.command()
 def audit(
     data: Data,
@@ -115,10 +121,9 @@ def audit(
         Path | None,
         typer.Option(help="Write a PNG of what the model sees, fitted and augmented."),
     ] = None,
-    policy: Annotated[
-        Literal["none", "rand", "trivial", "auto_cifar10", "auto_svhn", "auto_imagenet"],
-        typer.Option(help="Augmentation that the preview shows."),
-    ] = "auto_cifar10",
+    augment: Annotated[
+        Augment, typer.Option(help="The recipe whose augmentation the preview shows.")
+    ] = "spt_cifar",
 ) -> None:
     """Say what is wrong with a dataset before anything is trained on it.
 
@@ -149,8 +154,8 @@ def audit(
         if json is not None:
             json.write_text(found.to_json() + "\n")
     if preview is not None:
-        augment = _augmenter(dataset, policy, mirrored=not found.flips_matter)
-        draw_preview(dataset, preview, augment=augment)
+        augmenter = _augmenter(dataset, augment, mirrored=not found.flips_matter)
+        draw_preview(dataset, preview, augment=augmenter)
         typer.echo(f"wrote {preview}", err=True)
     choices = {
         "leaks": allow_leaks,
@@ -190,26 +195,22 @@ def cache(
 
 
 def _augmenter(
-    dataset: "Dataset", policy: str, *, mirrored: bool
+    dataset: "Dataset", preset: str, *, mirrored: bool
 ) -> "Callable[[Tensor, Tensor], Tensor] | None":
-    """What the preview does to a picture: padded crop, flip where it is harmless, and a policy."""
-    if policy == "none":
+    """A recipe's crop, flip (where it is harmless) and policy."""
+    if preset == "none":
         return None
     import torch
 
-    from smallvit.augment import Augmentation, AugmentConfig
+    from smallvit.augment import PRESETS, Augmentation
 
-    height, width = dataset.image_size
-    config = AugmentConfig(
-        padding=max(min(height, width) // 8, 1),
-        flip=0.5 if mirrored else 0.0,
-        policy=cast(Any, policy),
-        fill="grey",
-    )
+    config = PRESETS[preset]
+    if not mirrored:
+        config = replace(config, flip=0.0)
     half = (0.5,) * dataset.channels
     classes = len(dataset.classes)
     augmentation = Augmentation(
-        config, image_size=(height, width), mean=half, std=half, num_classes=classes
+        config, image_size=dataset.image_size, mean=half, std=half, num_classes=classes
     )
     return lambda images, positions: augmentation.pictures(images, torch.tensor(0), positions)
 

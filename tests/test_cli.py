@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import smallvit
+from smallvit.augment import PRESETS
+from smallvit.cli import Augment
 
 
 def run(*args, **environment):
@@ -109,3 +112,7 @@ def test_cache(folder, tmp_path):
     assert "1 entries" in listed
     assert "freed" in run("cache", "--clear", **place).stdout
     assert "0 entries" in run("cache", **place).stdout
+
+
+def test_every_preset_of_augmentation_can_be_previewed():
+    assert set(get_args(Augment)) == set(PRESETS)
