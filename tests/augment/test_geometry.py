@@ -198,6 +198,7 @@ def test_bicubic_maps_agree_with_pillow_to_two_levels(pictures, name):
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_affine_agrees_with_torchvision(pictures, interpolation):
+    from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
     angle, scale = random(64, -180, 180), random(64, 0.6, 1.6).flip(0)
@@ -208,7 +209,8 @@ def test_affine_agrees_with_torchvision(pictures, interpolation):
     got = affine(pictures, matrix, black, interpolation=interpolation)
     for i, image in enumerate(pictures):
         arguments = (float(angle[i]), shift[i].tolist(), float(scale[i]), shear[i].tolist())
-        wanted = F.affine(image, *arguments, interpolation=interpolation).float()
+        mode = InterpolationMode(interpolation)
+        wanted = F.affine(image, *arguments, interpolation=mode).float()
         share = ((got[i] - wanted).abs() <= (0 if interpolation == "nearest" else 2)).float()
         # A source on the line between two pixels may fall either way in float32.
         assert share.mean() > (0.998 if interpolation == "nearest" else 0.9999)
