@@ -25,7 +25,8 @@ format: setup
 
 lint: setup
 	$(BIN)/ruff check .
-	$(BIN)/pylint smallvit
+	$(BIN)/pylint --ignore=flax smallvit
+	$(BIN)/pylint smallvit/flax
 
 types: setup
 	$(BIN)/mypy
