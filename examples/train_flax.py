@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,15 +199,22 @@ def make_accuracy(data: Data, state: TrainState, chunk: int = 500) -> Callable[.
     return accuracy
 
 
-def train(recipe: Recipe, data: Data, out: Path, stop_after: int | None = None) -> TrainState:
+def train(
+    recipe: Recipe,
+    data: Data,
+    out: Path,
+    stop_after: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+) -> TrainState:
     """Trains, or goes on where the folder's last whole epoch ended.
 
     Args:
         out: Where `recipe.json`, `state.safetensors`, `log.jsonl` and at the end
             `weights.safetensors` (the model's variables) are written.
         stop_after: Ends after that many epochs, as an interruption would.
+        devices: Which share each batch; by default all.
     """
-    mesh = Mesh(np.array(jax.devices()), ("batch",))
+    mesh = Mesh(np.array(devices or jax.devices()), ("batch",))
     whole = NamedSharding(mesh, PartitionSpec())
     if recipe.batch % mesh.size:
         raise ValueError(f"batch {recipe.batch} does not divide over {mesh.size} devices")

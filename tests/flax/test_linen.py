@@ -11,7 +11,7 @@ from smallvit.flax.blocks import Block, Mlp
 
 KEY = jax.random.PRNGKey(0)
 # One shape for all tests: JAX compiles an operation once a shape.
-SMALL = {"image_size": 16, "patch_size": 4, "num_classes": 5, "dim": 32, "depth": 2, "heads": 4}
+SMALL = {"image_size": 16, "patch_size": 4, "num_classes": 5, "dim": 32, "depth": 1, "heads": 4}
 IMAGES = jnp.asarray(np.random.RandomState(0).standard_normal((3, 16, 16, 3)), jnp.float32)
 
 
@@ -21,7 +21,7 @@ def small(**options):
 
 @pytest.fixture(scope="module")
 def variables():
-    return small().init(KEY, IMAGES)
+    return jax.jit(small().init)(KEY, IMAGES)
 
 
 def apply(model, variables, **options):
@@ -113,9 +113,8 @@ def test_each_dropout_draws_from_its_rng_and_fails_without(variables, rate, rng)
     wet = small(**{rate: 0.5})
     with pytest.raises(InvalidRngError):
         wet.apply(variables, IMAGES)
-    one, again, other = (
-        wet.apply(variables, IMAGES, rngs={rng: jax.random.PRNGKey(seed)}) for seed in (0, 0, 1)
-    )
+    draw = jax.jit(lambda key: wet.apply(variables, IMAGES, rngs={rng: key}))
+    one, again, other = (draw(jax.random.PRNGKey(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
     assert not np.array_equal(one, other)
     assert not np.array_equal(one, apply(wet, variables))
@@ -175,16 +174,22 @@ def test_features_feed_the_head(variables):
 
 @pytest.mark.parametrize("start", ["xavier", "compact", "trunc"])
 def test_weights_start_as_on_the_torch_side(start):
-    params = small(spt=False, start=start).init(KEY, IMAGES)["params"]
+    @jax.jit
+    def draw(key):
+        params = small(spt=False, start=start).init(key, IMAGES)["params"]
+        parts = "positions", "tokenizer", "pooling"
+        return params["blocks_0"]["attention"]["qkv"], *(params[part] for part in parts)
+
+    qkv, positions, tokenizer, pooling = draw(KEY)
     std = (2 / (32 + 3 * 32)) ** 0.5 if start == "xavier" else 0.02
-    assert params["blocks_0"]["attention"]["qkv"]["kernel"].std() == pytest.approx(std, rel=0.05)
+    assert qkv["kernel"].std() == pytest.approx(std, rel=0.05)
     std = {"xavier": 1.0, "compact": 0.2, "trunc": 0.02}[start]
-    assert params["positions"]["table"].std() == pytest.approx(std, rel=0.1)
-    patches = params["tokenizer"]["proj"]
+    assert positions["table"].std() == pytest.approx(std, rel=0.1)
+    patches = tokenizer["proj"]
     assert (jnp.abs(patches["bias"]).max() > 0) == (start != "xavier")
     std = (2 / (16 * 3 + 16 * 32)) ** 0.5 if start == "xavier" else (1 / (3 * 48)) ** 0.5
     assert patches["kernel"].std() == pytest.approx(std, rel=0.08)
-    assert (jnp.abs(params["pooling"]["token"]).max() > 0) == (start == "xavier")
+    assert (jnp.abs(pooling["token"]).max() > 0) == (start == "xavier")
 
 
 def test_files_are_exact_and_say_what_does_not_fit(tmp_path, variables):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +26,7 @@ def _example():
 
 example = _example()
 RECIPE = example.Recipe(
-    options={"dim": 16, "depth": 1, "heads": 2, "mlp_dim": 16, "dropout": 0.1},
+    options={"dim": 16, "depth": 1, "heads": 2, "mlp_dim": 16},
     epochs=6,
     batch=20,
     lr=5e-3,
@@ -108,6 +107,7 @@ def test_no_step_but_the_first_compiles(archive):
     )
     state, _ = step(state, images, labels, epochs[0])
     assert len(compiled) == 1
+    assert state.step.sharding.device_set == set(jax.devices())
     for batches in epochs:
         for _ in range(4):
             state, loss = step(state, images, labels, batches)
@@ -115,31 +115,29 @@ def test_no_step_but_the_first_compiles(archive):
     assert len(compiled) == 1
 
 
-def test_two_devices_do_what_one_does_and_without_torch(archive, uninterrupted, tmp_path):
-    options = RECIPE.__dict__ | {"options": json.dumps(RECIPE.options)}
-    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    code = f"""
-import runpy, sys
-sys.modules["torch"] = None
-import jax
-assert jax.device_count() == 2
-sys.argv = {["train_flax.py", f"--data={archive}", f"--out={tmp_path}", *arguments]!r}
-runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
-"""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | flags,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_one_device_does_what_two_do(archive, uninterrupted, tmp_path):
+    assert jax.device_count() == 2
+    example.train(RECIPE, example.read(archive), tmp_path, devices=jax.devices()[:1])
     expected = load(uninterrupted / "weights.safetensors")
     found = load(tmp_path / "weights.safetensors")
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3), found, expected)
-    rows = [
+    one, two = (
         json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["loss"]
         for folder in (tmp_path, uninterrupted)
-    ]
-    assert rows[0] == pytest.approx(rows[1], rel=1e-4)
+    )
+    assert one == pytest.approx(two, rel=1e-4)
+    with pytest.raises(ValueError, match="does not divide over 2 devices"):
+        example.train(example.Recipe(batch=21), example.read(archive), tmp_path)
+
+
+def test_the_example_needs_no_torch():
+    code = f"""
+import sys
+sys.modules["torch"] = None
+sys.argv = ["train_flax.py", "--help"]
+import runpy
+runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--weight-decay" in done.stdout
