@@ -207,10 +207,10 @@ def _augmenter(
     config = PRESETS[preset]
     if not mirrored:
         config = replace(config, flip=0.0)
-    half = (0.5,) * dataset.channels
+    mean, std = dataset.readable().statistics
     classes = len(dataset.classes)
     augmentation = Augmentation(
-        config, image_size=dataset.image_size, mean=half, std=half, num_classes=classes
+        config, image_size=dataset.image_size, mean=mean, std=std, num_classes=classes
     )
     return lambda images, positions: augmentation.pictures(images, torch.tensor(0), positions)
 
