@@ -10,7 +10,14 @@ Norm = Callable[[int], nn.Module]
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: drops a whole branch for some pictures of a batch, scales up the rest."""
+    """Stochastic depth: drops a whole branch for some pictures of a batch, scales up the rest.
+
+    Attributes:
+        draws: One uniform number a picture for the next passes, from whoever wants them to be a
+            function of the picture's place in the batch; None draws from torch's own generator.
+    """
+
+    draws: Tensor | None = None
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -22,7 +29,8 @@ class DropPath(nn.Module):
         """Returns the branch, or zeros for the pictures that drop it."""
         if not self.training or self.rate == 0:
             return x
-        keep = torch.rand(x.shape[:1] + (1,) * (x.ndim - 1), device=x.device) >= self.rate
+        draws = torch.rand(x.shape[:1], device=x.device) if self.draws is None else self.draws
+        keep = (draws >= self.rate).view(-1, *[1] * (x.ndim - 1))
         return x * keep / (1 - self.rate)
 
 
@@ -100,7 +108,8 @@ class Block(nn.Module):
         self.attention = attention
         self.norm2 = norm(dim)
         self.mlp = Mlp(dim, int(dim * mlp_ratio), dropout)
-        self.drop_path = DropPath(drop_path)
+        self.drop_path1 = DropPath(drop_path)
+        self.drop_path2 = DropPath(drop_path)
         self.post_norm = post_norm
         self.scale1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.scale2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
@@ -118,11 +127,11 @@ class Block(nn.Module):
             weights: A list to which the attention weights are appended.
         """
         y = self.attention(self.norm1(x), *context, weights=weights)
-        x = x + self.drop_path(self.scale1(y))
+        x = x + self.drop_path1(self.scale1(y))
         if self.post_norm:
             x = self.norm2(x)
-            return x + self.drop_path(self.scale2(self.mlp(x)))
-        return x + self.drop_path(self.scale2(self.mlp(self.norm2(x))))
+            return x + self.drop_path2(self.scale2(self.mlp(x)))
+        return x + self.drop_path2(self.scale2(self.mlp(self.norm2(x))))
 
 
 class Stack(nn.ModuleList):

@@ -116,16 +116,22 @@ class DRLoc(nn.Module):
         return losses[0] + losses[1]
 
     def forward(
-        self, features: Features, generator: torch.Generator | None = None
+        self,
+        features: Features,
+        generator: torch.Generator | None = None,
+        *,
+        pairs: Int[Tensor, "2 B m"] | None = None,
     ) -> Float[Tensor, ""]:
         """The loss of one batch.
 
         Args:
             features: From `forward_features` of any backbone with a token grid.
             generator: Where the pairs are drawn from; on any device.
+            pairs: The tokens of each pair, by those who draw them themselves.
         """
         tokens = self.pool(features)
-        pairs = self.draw(tokens.shape[0], tokens.device, generator)
+        if pairs is None:
+            pairs = self.draw(tokens.shape[0], tokens.device, generator)
         rows = torch.arange(tokens.shape[0], device=tokens.device)[:, None]
         both = torch.cat([tokens[rows, pairs[0]], tokens[rows, pairs[1]]], -1)
         return self.compare(self.predict(self.perceptron(both)), self.targets(pairs))

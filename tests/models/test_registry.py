@@ -198,7 +198,7 @@ def test_building_a_model_twice_gives_the_same_start():
 def test_stochastic_depth_is_constant_or_a_ramp():
     def rates(name):
         model = create_model(name, num_classes=3, image_size=32)
-        return [block.drop_path.rate for block in model.blocks]
+        return [block.drop_path1.rate for block in model.blocks]
 
     assert rates("vit_9_p4") == [0.1] * 9
     assert rates("cct_7_3x1") == pytest.approx([0.1 * i / 6 for i in range(7)])
