@@ -177,7 +177,7 @@ def load_reference(
     Raises:
         ValueError: The file holds more than tensors, or a tensor does not find its place.
     """
-    raw = _unwrap(_read(source) if isinstance(source, str | PathLike) else source)
+    raw = unwrap(read_checkpoint(source) if isinstance(source, str | PathLike) else source)
     variant, _ = parse_name(model)
     state, origin = _rename(raw, variant.model)
 
@@ -192,7 +192,8 @@ def load_reference(
     return built
 
 
-def _read(path: str | PathLike[str]) -> Mapping[str, Any]:
+def read_checkpoint(path: str | PathLike[str]) -> Mapping[str, Any]:
+    """What a checkpoint file holds, wrappers and all; refuses what could run code."""
     try:
         if Path(path).suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -214,11 +215,11 @@ def _read(path: str | PathLike[str]) -> Mapping[str, Any]:
     return content
 
 
-def _unwrap(source: Mapping[str, Any]) -> dict[str, Tensor]:
+def unwrap(source: Mapping[str, Any]) -> dict[str, Tensor]:
     """Takes off wrappers and the prefix that data-parallel training leaves."""
     for wrapper in ("model", "state_dict", "model_state_dict"):
         if isinstance(source.get(wrapper), Mapping):
-            return _unwrap(source[wrapper])
+            return unwrap(source[wrapper])
     strange = [key for key, value in source.items() if not isinstance(value, Tensor)]
     if strange or not source:
         raise ValueError(f"not a state dict: {strange[:3] or 'nothing'} in it is no tensor")

@@ -1,0 +1,166 @@
+"""CNN baselines for small pictures: CIFAR ResNets, and timm's with a stem that keeps pixels.
+
+Deliberate differences: the shortcut of a CIFAR ResNet pads its new channels behind the old ones;
+below 128 pixels timm's models start at stride 1 (`small_stem=False` leaves their stem alone).
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.models.base import Size
+
+_SMALL = 128
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut without parameters (option A of He et al.)."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.new = stride, channels - in_channels
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """Every stride-th pixel and zeros as new channels go around the convolutions."""
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        around = F.pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new))
+        return F.relu(y + around)
+
+
+class CifarResNet(nn.Module):
+    """The ResNet of section 4.2 of arXiv 1512.03385, for pictures of about 32 pixels.
+
+    Args:
+        depth: 6 n + 2 layers make n blocks a stage.
+        num_classes: Width of the head.
+        in_channels: Channels of the pictures.
+        width: Channels of the first stage; they double twice.
+    """
+
+    def __init__(
+        self, depth: int, *, num_classes: int, in_channels: int = 3, width: int = 16
+    ) -> None:
+        super().__init__()
+        if (depth - 2) % 6 or depth < 8:
+            raise ValueError(f"depth is {depth}: a CIFAR ResNet has 6 n + 2 layers, such as 56")
+        if width < 1:
+            raise ValueError(f"width is {width}: allowed is a whole number of at least 1")
+        self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
+        self.bn = nn.BatchNorm2d(width)
+        self.stages = nn.ModuleList()
+        before = width
+        for stage in range(3):
+            channels = width * 2**stage
+            strides = [1 if stage == 0 else 2, *[1] * ((depth - 2) // 6 - 1)]
+            blocks = []
+            for stride in strides:
+                blocks.append(BasicBlock(before, channels, stride))
+                before = channels
+            self.stages.append(nn.Sequential(*blocks))
+        self.num_features = before
+        self.head = nn.Linear(before, num_classes) if num_classes else nn.Identity()
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+        if isinstance(self.head, nn.Linear):
+            nn.init.zeros_(self.head.bias)
+
+    def forward_features(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """The last feature map."""
+        x = F.relu(self.bn(self.stem(images)))
+        for stage in self.stages:
+            x = stage(x)
+        return x
+
+    def forward_head(
+        self, x: Float[Tensor, "B D h w"], pre_logits: bool = False
+    ) -> Float[Tensor, "B K"]:
+        """Mean over the map, then logits; with `pre_logits` the mean alone."""
+        x = x.mean((2, 3))
+        return x if pre_logits else self.head(x)
+
+    def get_classifier(self) -> nn.Module:
+        """The head."""
+        return self.head
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
+        """Logits."""
+        return self.forward_head(self.forward_features(images))
+
+
+def _cifar(
+    depth: int, *, num_classes: int, image_size: Size, in_channels: int, width: int = 16
+) -> nn.Module:
+    del image_size  # any size will do
+    return CifarResNet(depth, num_classes=num_classes, in_channels=in_channels, width=width)
+
+
+def _timm(
+    name: str,
+    *,
+    num_classes: int,
+    image_size: Size,
+    in_channels: int,
+    small_stem: bool | None = None,
+    **options: Any,
+) -> nn.Module:
+    import timm
+
+    model: Any = timm.create_model(name, num_classes=num_classes, in_chans=in_channels, **options)
+    if small_stem is None:
+        small_stem = min(image_size) < _SMALL
+    if small_stem and name.startswith("resnet"):
+        old = model.conv1
+        model.conv1 = nn.Conv2d(in_channels, old.out_channels, 3, 1, 1, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+        model.maxpool = nn.Identity()
+    elif small_stem:
+        model.conv_stem.stride = (1, 1)
+    built: nn.Module = model
+    return built
+
+
+BASELINES = {
+    "cifar_resnet56": partial(_cifar, 56),
+    "cifar_resnet110": partial(_cifar, 110),
+    "resnet18": partial(_timm, "resnet18"),
+    "resnet50": partial(_timm, "resnet50"),
+    "efficientnet_b0": partial(_timm, "efficientnet_b0"),
+}
+
+
+def make_baseline(
+    name: str,
+    *,
+    num_classes: int,
+    image_size: Size,
+    in_channels: int = 3,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Builds a baseline by name.
+
+    Args:
+        options: `width` of a CIFAR ResNet; `small_stem` and timm's own keywords for the others.
+
+    Raises:
+        ValueError: An option is not known.
+    """
+    sizes = {"num_classes": num_classes, "image_size": image_size, "in_channels": in_channels}
+    try:
+        return BASELINES[name](**sizes, **(options or {}))
+    except TypeError as error:
+        given = ", ".join(options or {})
+        raise ValueError(f"{name} does not take the options {given}: {error}") from error
+
+
+def stem_options(name: str, image_size: Size) -> dict[str, Any]:
+    """What keeps the stem a baseline has at this size when it is built for another."""
+    return {} if name.startswith("cifar") else {"small_stem": min(image_size) < _SMALL}

@@ -1,0 +1,110 @@
+"""`Features` and logits in one pass, from any backbone: ours, the baselines, timm's."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from smallvit.layers import Features
+from smallvit.models.base import Backbone, Size, as_size
+
+
+def features_of(
+    model: nn.Module, images: Float[Tensor, "B C H W"]
+) -> tuple[Features, Float[Tensor, "B K"]]:
+    """Tokens on their grid, the vector the head reads, and the logits.
+
+    Our models give them themselves. timm's transformers give tokens, whose class tokens are left
+    out; Swin and CNNs give a map, whose places are the tokens.
+
+    Raises:
+        ValueError: The model shows no grid of tokens.
+    """
+    # Ours in timm's clothes return a tensor, as all of timm's do.
+    if isinstance(model, Backbone) and not hasattr(model, "forward_head"):
+        features = model.forward_features(images)
+        return features, model.head(features.pooled)
+    parts: Any = model
+    if not (hasattr(parts, "forward_features") and hasattr(parts, "forward_head")):
+        raise ValueError(
+            f"a {type(model).__name__} has no forward_features and forward_head, so its tokens "
+            "cannot be read: train it without DRLoc"
+        )
+    x = parts.forward_features(images)
+    tokens, grid = _tokens(parts, x, (images.shape[2], images.shape[3]))
+    pooled = parts.forward_head(x, pre_logits=True)
+    classifier = parts.get_classifier()
+    # The same numbers as forward_head(x), with its dropout drawn once; a pair of heads (DeiT's)
+    # cannot be told from the pooled vector.
+    linear = isinstance(classifier, nn.Linear | nn.Identity)
+    logits = classifier(pooled) if linear else parts.forward_head(x)
+    return Features(tokens, grid, pooled), logits
+
+
+def _tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
+    kind = type(model).__name__
+    if isinstance(x, Tensor) and x.ndim == 4:
+        last = getattr(model, "output_fmt", "NCHW") == "NHWC"
+        places = x if last else x.permute(0, 2, 3, 1)
+        return places.flatten(1, 2), (places.shape[1], places.shape[2])
+    if isinstance(x, Tensor) and x.ndim == 3:
+        grid = _grid(model, size)
+        count = grid[0] * grid[1] if grid else 0
+        prefix = getattr(model, "num_prefix_tokens", x.shape[1] - count)
+        if count and x.shape[1] == prefix + count:
+            return x[:, prefix:], grid or (0, 0)
+    shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+    raise ValueError(
+        f"a {kind} shows no grid of tokens (its features are {shape}), and DRLoc needs one: train "
+        "it without DRLoc, or choose a ViT, Swin or CNN"
+    )
+
+
+def _grid(model: Any, size: Size) -> Size | None:
+    """Rows and columns of a transformer's patches."""
+    if isinstance(model, Backbone):
+        return model.grid
+    embed: Any = getattr(model, "patch_embed", None)
+    if hasattr(embed, "dynamic_feat_size"):
+        height, width = embed.dynamic_feat_size(size)
+        return int(height), int(width)
+    grid = getattr(embed, "grid_size", None)
+    return None if grid is None else (int(grid[0]), int(grid[1]))
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Eval mode, no gradients, and everything as it was afterwards."""
+    modes = [(part, part.training) for part in model.modules()]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    model.eval()
+    try:
+        with torch.random.fork_rng(list(devices)), torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) -> tuple[int, Size]:
+    """Width and grid of a model's features, found by one picture; the model stays as it was.
+
+    Raises:
+        ValueError: The model shows no grid of tokens, or its logits are not what its head makes
+            of its features.
+    """
+    reference = next(model.parameters())
+    size = (in_channels, *as_size(image_size))
+    ramp = torch.linspace(-1, 1, size[0] * size[1] * size[2]).view(1, *size)
+    picture = ramp.to(reference.device, reference.dtype)
+    with _undisturbed(model):
+        features, logits = features_of(model, picture)
+        if not torch.allclose(logits, model(picture), rtol=1e-3, atol=1e-4):
+            raise ValueError(
+                f"a {type(model).__name__} computes its logits in a way of its own, not from what "
+                "forward_head returns: train it without DRLoc"
+            )
+    return features.tokens.shape[2], features.grid
