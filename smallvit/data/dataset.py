@@ -20,7 +20,7 @@ from smallvit.data.items import SPLITS, Found, Items, class_order, counted, show
 from smallvit.data.pictures import UnreadableError
 from smallvit.data.similar import families
 from smallvit.data.sources import find
-from smallvit.data.splits import assign
+from smallvit.data.splits import assign, deal, hold_out
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
 from smallvit.data.work import spread
 
@@ -148,6 +148,37 @@ class Dataset:
             items.names[i] for items in self.splits.values() for i in sorted(items.survey.errors)
         ]
         return replace(self, splits=MappingProxyType(splits), dropped=(*self.dropped, *bad))
+
+    def fold(self, number: int, folds: int, *, val: float = 0.0) -> "Dataset":
+        """One part of a cross-validation: a fold of the training pictures is the test split.
+
+        Every picture is tested in exactly one fold. Near duplicates stay together.
+
+        Args:
+            number: Which fold is tested, from 0.
+            folds: How many there are.
+            val: Share of the others held out for validation.
+        """
+        if not 0 <= number < folds:
+            raise ValueError(f"fold is {number}: allowed is 0 to {folds - 1}")
+        pool = self.split("train")
+        digests = pool.survey.digests
+        groupings = (digests if self.official else families(digests, pool.survey.thumbs), digests)
+        tested = deal(pool.labels, groupings, folds=folds, seed=self.seed) == number
+        rest = np.flatnonzero(~tested)
+        held = np.zeros(len(rest), bool)
+        if val:
+            held = hold_out(
+                pool.labels[rest],
+                [grouping[rest] for grouping in groupings],
+                fraction=val,
+                seed=self.seed,
+                split="val",
+            )
+        places = {"train": rest[~held], "val": rest[held], "test": np.flatnonzero(tested)}
+        splits = {name: pool.select(places[name]) for name in SPLITS if len(places[name])}
+        made = {"test": 1 / folds, **({"val": val} if val else {})}
+        return replace(self, splits=MappingProxyType(splits), made=MappingProxyType(made))
 
     def _key(self, items: Items) -> str:
         text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "

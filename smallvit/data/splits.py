@@ -112,6 +112,40 @@ def hold_out(
     return chosen
 
 
+def deal(
+    labels: Int64[np.ndarray, " N"],
+    groupings: Sequence[UInt8[np.ndarray, "N digest"]],
+    *,
+    folds: int,
+    seed: int,
+) -> Int64[np.ndarray, " N"]:
+    """The fold of each picture: every class is spread over all folds as evenly as it divides.
+
+    Args:
+        groupings: As in `hold_out`; the next is taken where the first leaves a fold of a class
+            empty that need not be, or twice as large as it should be.
+    """
+    if not 2 <= folds <= len(labels):
+        raise ValueError(f"folds is {folds}: allowed is 2 up to the {len(labels):,} pictures")
+    places = np.zeros(len(labels), np.int64)
+    keys = [np.array([_key(seed, "fold", row.tobytes()) for row in g], np.uint64) for g in groupings]
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        for grouping in keys:
+            order = members[np.argsort(grouping[members], kind="stable")]
+            ordered = grouping[order]
+            first = np.searchsorted(ordered, ordered)  # a group goes where its first member goes
+            fold = first * folds // len(order)
+            sizes = np.bincount(fold, minlength=folds)
+            if sizes.max() <= max(1, 2 * len(order) / folds) and (sizes > 0).sum() >= min(
+                folds, len(order)
+            ):
+                break
+        # Classes begin with different folds, so that none gets what is left over of all.
+        places[order] = (fold + label) % folds
+    return places
+
+
 def _whole(keys: UInt64[np.ndarray, " n"], wanted: int) -> int:
     """The cut nearest to `wanted` that parts no equal neighbours and leaves some behind it."""
     cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist()]

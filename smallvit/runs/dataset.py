@@ -1,0 +1,30 @@
+"""The dataset that a config names."""
+
+from smallvit.data import Dataset, load_data
+from smallvit.runs.config import DataConfig
+
+
+def open_data(config: DataConfig, *, progress: bool = False) -> Dataset:
+    """Loads it; with folds, the one that is to be tested in its place.
+
+    Raises:
+        ValueError: It is not there, not laid out as expected, or has no classes.
+    """
+    folded = {"val": 0.0, "test": 0.0} if config.folds else {}
+    dataset = load_data(
+        config.source,
+        image_size=config.image_size,
+        fit=config.fit,
+        channels=config.channels,
+        val=folded.get("val", config.val),
+        test=folded.get("test", config.test),
+        seed=config.seed,
+        root=config.root,
+        download=config.download,
+        progress=progress,
+    )
+    if "unreadable" in config.allow:
+        dataset = dataset.readable()
+    if config.folds:
+        dataset = dataset.fold(config.fold, config.folds, val=config.val or 0.0)
+    return dataset

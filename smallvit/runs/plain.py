@@ -1,0 +1,190 @@
+"""Frozen dataclasses to plain data and back, with sentences for what does not fit."""
+
+import difflib
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+T = TypeVar("T")
+
+_FLOAT = re.compile(
+    r"^[-+]?([0-9][0-9_]*\.?[0-9_]*([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?"
+    r"|\.inf|\.Inf|\.INF)$|^\.(nan|NaN|NAN)$"
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 3e-4 is a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    letter: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:float"]
+    for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+def read_yaml(text: str, source: str = "the text") -> Any:
+    """Plain data from YAML.
+
+    Raises:
+        ValueError: It is no YAML; the message says where.
+    """
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        told = " ".join(str(error).split())
+        raise ValueError(f"{source} is no YAML: {told}") from error
+
+
+def write_yaml(data: Mapping[str, Any]) -> str:
+    """YAML that `read_yaml` turns into the same data, in the order given."""
+    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses, tuples and paths as dicts, lists and text."""
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def from_plain(cls: type[T], data: Any, path: str = "") -> T:
+    """A dataclass from plain data.
+
+    Raises:
+        ValueError: A key is unknown (the nearest is named), missing, or of another type.
+    """
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{path or 'the config'} is {data!r}: expected keys and values")
+    known = get_type_hints(cls)
+    check_keys(data, known, path)
+    values = {key: _convert(known[key], value, _join(path, key)) for key, value in data.items()}
+    for field in fields(cls):  # type: ignore[arg-type]
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and field.name not in values:
+            raise ValueError(f"{_join(path, field.name)} is missing")
+    return cls(**values)
+
+
+def check_keys(data: Mapping[str, Any], known: Mapping[str, Any] | Sequence[str], path: str) -> None:
+    """Refuses keys that are not known, and names the nearest that is."""
+    for key in data:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)
+            hint = f"did you mean {_join(path, near[0])!r}?" if near else f"it knows {', '.join(known)}"
+            raise ValueError(f"unknown key {_join(path, str(key))!r}; {hint}")
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Plain data with some of its values replaced; a key that is not there is refused.
+
+    What stands below `options` is free: any key goes.
+    """
+    free = path.rpartition(".")[2] == "options"
+    if not free:
+        check_keys(changes, base, path)
+    merged = dict(base)
+    for key, value in changes.items():
+        old = base.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(old, value, _join(path, key))
+        else:
+            merged[key] = value
+    return merged
+
+
+def assignment(text: str) -> dict[str, Any]:
+    """`optim.lr=3e-4` as nested plain data."""
+    path, equals, value = text.partition("=")
+    parts = path.strip().split(".")
+    if not equals or not all(parts):
+        raise ValueError(f"{text!r} is no assignment: write path=value, such as optim.lr=3e-4")
+    data: Any = read_yaml(value, f"the value of {path}")
+    for part in reversed(parts):
+        data = {part: data}
+    return dict(data)
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """What changed between two plain values, a phrase each."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = list(dict.fromkeys([*old, *new]))
+        return [
+            told for key in keys for told in differences(old.get(key), new.get(key), _join(path, key))
+        ]
+    return [] if old == new else [f"{path} was {old!r} and is {new!r}"]
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _convert(kind: Any, value: Any, path: str) -> Any:
+    """A value of plain data as the type a field has."""
+    origin = get_origin(kind)
+    if kind is Any:
+        return value
+    if is_dataclass(kind) and isinstance(kind, type):
+        return value if isinstance(value, kind) else from_plain(kind, value, path)
+    if origin in (Union, types.UnionType):
+        return _convert_union(get_args(kind), value, path)
+    if origin is Literal:
+        if value not in get_args(kind):
+            allowed = ", ".join(map(str, get_args(kind)))
+            raise ValueError(f"{path} is {value!r}: allowed are {allowed}")
+        return value
+    if origin is tuple:
+        return _convert_tuple(get_args(kind), value, path)
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{path} is {value!r}: expected keys and values")
+        return dict(value)
+    return _convert_scalar(kind, value, path)
+
+
+def _convert_scalar(kind: Any, value: Any, path: str) -> Any:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    is_bool = isinstance(value, bool)
+    if kind is float and isinstance(value, int | float) and not is_bool:
+        return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, kind) and not (is_bool and kind is not bool):
+        return value
+    if kind is type(None) and value is None:
+        return None
+    raise ValueError(f"{path} is {value!r}: expected {names.get(kind, kind.__name__)}")
+
+
+def _convert_union(kinds: Sequence[Any], value: Any, path: str) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    told = []
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return _convert(kind, value, path)
+            except ValueError as error:
+                told.append(str(error))
+    raise ValueError(told[-1])
+
+
+def _convert_tuple(kinds: Sequence[Any], value: Any, path: str) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(f"{path} is {value!r}: expected a list")
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return tuple(_convert(kinds[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if len(value) != len(kinds):
+        raise ValueError(f"{path} is {value!r}: expected a list of {len(kinds)}")
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return tuple(_convert(kind, item, f"{path}[{i}]") for i, (kind, item) in pairs)

@@ -1,0 +1,155 @@
+"""The log of a run, and what a person sees of it."""
+
+import json
+import logging
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from smallvit.extras import require
+
+logger = logging.getLogger(__name__)
+
+#: Fields that differ between two runs that are otherwise the same.
+TIMED = ("seconds", "images_per_second")
+
+
+def clock(seconds: float) -> str:
+    """4:05 or 1:02:03."""
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+class Journal:
+    """log.jsonl always; a bar on a terminal, a line a validation elsewhere; others if asked for.
+
+    Args:
+        path: The log; None writes none, as all processes but the first do.
+        size: Bytes of it to keep: what follows was written after the checkpoint that a resumed
+            run starts from.
+        steps: Of the whole run.
+        tensorboard: Folder for event files.
+        wandb: Name and config of a Weights & Biases run.
+        shown: Whether a person is told anything.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        size: int = 0,
+        steps: int,
+        tensorboard: Path | None = None,
+        wandb: tuple[str, dict[str, Any]] | None = None,
+        shown: bool = True,
+    ) -> None:
+        self.steps, self._shown = steps, shown and path is not None
+        self._file: BinaryIO | None = None
+        self._board: Any = None
+        self._wandb: Any = None
+        self._bar: Any = None
+        self._stack = ExitStack()
+        if path is None:
+            return
+        self._file = self._stack.enter_context(path.open("ab"))
+        self._file.truncate(size)
+        self._file.seek(0, 2)
+        if tensorboard is not None:
+            require("tensorboard", "tensorboard", "--tensorboard")
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(tensorboard))
+            self._stack.callback(self._board.close)
+        if wandb is not None:
+            module = require("wandb", "wandb", "--wandb")
+            self._wandb = module.init(project="smallvit", name=wandb[0], config=wandb[1])
+            self._stack.callback(self._wandb.finish)
+        if self._shown and sys.stderr.isatty():
+            self._bar, self._task = self._make_bar()
+
+    def _make_bar(self) -> tuple[Any, Any]:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        bar = self._stack.enter_context(
+            Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.fields[told]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+        )
+        return bar, bar.add_task("training", total=self.steps, told="")
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log so far, safely on their way to disk."""
+        if self._file is None:
+            return 0
+        self._file.flush()
+        return self._file.tell()
+
+    def advance(self, step: int, steps: int) -> None:
+        """Moves the bar to that many steps."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, total=steps)
+
+    def write(self, kind: str, *, step: int, **values: Any) -> None:
+        """One line in the log."""
+        if self._file is None:
+            return
+        line = {"kind": kind, "step": step, **values}
+        self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        self._file.flush()
+        numbers = {
+            f"{kind}/{name}": value
+            for name, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=step)
+
+    def tell(self, sentence: str) -> None:
+        """A line for a person, above the bar if there is one."""
+        if not self._shown:
+            return
+        if self._bar is not None:
+            self._bar.console.print(sentence, highlight=False, markup=False)
+        else:
+            logger.info("%s", sentence)
+
+    def tell_progress(self, train: dict[str, Any], val: dict[str, Any] | None, left: float) -> None:
+        """What an interval brought: on the bar, or as a line."""
+        told = [f"loss {train['loss']:.3f}", f"accuracy {train['accuracy']:.1%}"]
+        if val is not None:
+            told.append(f"val {val['accuracy']:.1%}")
+        told.append(f"{train['images_per_second']:,.0f} images/s")
+        if self._bar is not None:
+            self._bar.update(self._task, told=" · ".join(told))
+            return
+        self.tell(" · ".join([f"epoch {train['epoch']:g}", *told, f"{clock(left)} left"]))
+
+    def close(self) -> None:
+        """Closes everything."""
+        self._stack.close()
+
+
+class Stopwatch:
+    """Time since it was made."""
+
+    def __init__(self, started: float | None = None) -> None:
+        self.started = time.monotonic() if started is None else started
+
+    @property
+    def seconds(self) -> float:
+        """How long ago that was."""
+        return time.monotonic() - self.started

@@ -1,0 +1,76 @@
+"""AdamW with proper parameter groups."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from smallvit.interop.layerwise import depths, frozen_below, undecayed
+from smallvit.runs.config import OptimConfig
+
+
+def freeze(model: nn.Module, layers: int) -> int:
+    """Stops the training of the first layers; returns how many parameters are left to train."""
+    still = frozen_below(model, layers) if layers else set()
+    for name, parameter in model.named_parameters():
+        if name in still:
+            parameter.requires_grad_(False)
+    left = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if not left:
+        raise ValueError(f"frozen is {layers}: that leaves nothing to train; freeze fewer layers")
+    return left
+
+
+def parameter_groups(
+    model: nn.Module, config: OptimConfig, *extra: nn.Module
+) -> list[dict[str, Any]]:
+    """Parameters by their weight decay and by their share (`scale`) of the learning rate.
+
+    Args:
+        extra: Parts that are trained with the model and thrown away after it: all of their
+            matrices decay, at the full learning rate.
+    """
+    apart = undecayed(model) if config.decay == "matrices" else set()
+    layer, top = depths(model) if config.layer_decay < 1 else ({}, 0)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+
+    def add(parameter: nn.Parameter, decays: bool, scale: float) -> None:
+        if parameter.requires_grad:
+            key = (config.weight_decay if decays else 0.0, scale)
+            groups.setdefault(key, []).append(parameter)
+
+    for name, parameter in model.named_parameters():
+        scale = config.layer_decay ** (top - layer[name]) if layer else 1.0
+        add(parameter, name not in apart, scale)
+    for part in extra:
+        for parameter in part.parameters():
+            add(parameter, config.decay == "all" or parameter.ndim > 1, 1.0)
+    return [
+        {"params": parameters, "weight_decay": decay, "scale": scale}
+        for (decay, scale), parameters in groups.items()
+    ]
+
+
+def make_optimiser(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW, fused; on a GPU its learning rates are tensors, so that a graph can be told them."""
+    device = groups[0]["params"][0].device
+    on_gpu = device.type == "cuda"
+    for group in groups:
+        group["lr"] = torch.tensor(config.lr, device=device) if on_gpu else config.lr
+    return torch.optim.AdamW(
+        groups,
+        betas=config.betas,
+        eps=config.eps,
+        fused=device.type in ("cuda", "cpu"),
+        capturable=on_gpu,
+    )
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+    """Sets every group's learning rate to its share of the value."""
+    for group in optimiser.param_groups:
+        new = value * group["scale"]
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(new)
+        else:
+            group["lr"] = new

@@ -1,0 +1,426 @@
+"""`train`: one run from a config, or the rest of one."""
+
+import logging
+import math
+import os
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import smallvit
+from smallvit.data import Dataset, audit
+from smallvit.evaluation.calibration import fit_temperature
+from smallvit.evaluation.evaluate import logits_of, measure
+from smallvit.runs.checkpoint import load_checkpoint, save_checkpoint
+from smallvit.runs.config import RunConfig
+from smallvit.runs.dataset import open_data
+from smallvit.runs.files import write_bytes, write_tensors
+from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, LOG, WEIGHTS, Run, new_folder
+from smallvit.runs.plain import differences
+from smallvit.training.budget import Budget, plan_steps
+from smallvit.training.distributed import World, join_world, leave_world
+from smallvit.training.journal import Journal
+from smallvit.training.loop import Job, Progress, Score, run_loop
+from smallvit.training.schedule import validation_interval
+from smallvit.training.setup import (
+    Built,
+    be_deterministic,
+    build_model,
+    fitted,
+    make_loader,
+    make_stepper,
+)
+from smallvit.training.state import gather_state, restore_state
+from smallvit.training.step import NonFiniteError
+
+logger = logging.getLogger(__name__)
+
+
+def train(
+    config: RunConfig,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    dataset: Dataset | None = None,
+    command: str | None = None,
+    started: float | None = None,
+    shown: bool = True,
+) -> Run:
+    """Trains a model and evaluates it on the test split.
+
+    Args:
+        config: What to do; `smallvit.plan` makes one.
+        out: The run folder; None takes the next free runs/<data>-<model>-<n>.
+        dataset: What the config names, if it is loaded already.
+        command: For the record: what was typed.
+        started: When the time of `minutes` began, on time.monotonic's clock.
+        shown: Whether a person is told anything.
+
+    Returns:
+        The run. Its `info["status"]` is "finished", or "interrupted" if it was asked to stop.
+
+    Raises:
+        ValueError: Something in the config or the data does not fit.
+        OSError: The run folder cannot be written.
+    """
+    started = time.monotonic() if started is None else started
+    world = join_world(config.loop.device)
+    try:
+        be_deterministic(config)
+        if dataset is None:
+            dataset = _open_together(config, world)
+        config = fitted(config, dataset)
+        _refuse_errors(dataset, config)
+        folder = Path(out) if out is not None else new_folder(_stem(config), _short(config))
+        folder = world.agree(folder)
+        _check_writable(folder)
+        job, built = _prepare(config, dataset, world)
+        _plan(job, dataset, folder, started)
+        run = _create(job, dataset, built, folder, command)
+        if shown and world.leads:
+            _tell_start(job, built, run)
+        return _finish(_train(job, run, dataset, shown), job, dataset)
+    finally:
+        leave_world(world)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    *,
+    config: RunConfig | None = None,
+    shown: bool = True,
+) -> Run:
+    """Goes on with a run that was stopped or killed, as if it never had been.
+
+    Args:
+        folder: The run folder.
+        config: What is asked for now, if anything is: refused if it is not the run's own.
+        shown: Whether a person is told anything.
+
+    Raises:
+        ValueError: The run is finished, its config or its data has changed, or it cannot be read.
+    """
+    run = Run.open(folder)
+    if run.finished:
+        raise ValueError(f"{run.folder} is finished; there is nothing to resume")
+    if config is not None:
+        _refuse_changes(run.config, config)
+    world = join_world(run.config.loop.device)
+    try:
+        be_deterministic(run.config)
+        dataset = _open_together(run.config, world)
+        run.check_data(dataset)
+        job, _ = _prepare(run.config, dataset, world)
+        assert run.config.schedule.steps is not None and run.config.loop.every is not None
+        job.every, job.progress.steps = run.config.loop.every, run.config.schedule.steps
+        checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
+        if checkpoint is not None:
+            restore_state(job, checkpoint)
+        logger.info("going on with %s after %s steps", run.folder, f"{job.progress.step:,}")
+        return _finish(_train(job, run, dataset, shown), job, dataset)
+    finally:
+        leave_world(world)
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on."""
+    import shlex
+
+    return f"smallvit train --resume --out {shlex.quote(str(folder))}"
+
+
+def _prepare(config: RunConfig, dataset: Dataset, world: World) -> tuple[Job, Built]:
+    """Model, batches and step, with nothing trained yet."""
+    built = build_model(config, dataset)
+    stepper = make_stepper(config, dataset, built.model, world)
+    job = Job(
+        config=config,
+        world=world,
+        loader=make_loader(config, dataset, world),
+        stepper=stepper,
+        journal=Journal(None, steps=0),
+        progress=Progress(accumulation=config.loop.accumulation),
+        every=1,
+        validate=None,
+        save=lambda job: None,
+    )
+    if "val" in dataset.splits:
+        job.validate = lambda: _score(job, dataset, "val")
+    return job, built
+
+
+def _plan(job: Job, dataset: Dataset, folder: Path, started: float) -> None:
+    """Fixes the number of steps, of which the config then has a record."""
+    config, per_epoch = job.config, job.loader.steps_per_epoch
+    schedule = config.schedule
+    steps, every = schedule.steps, config.loop.every
+    if steps is None and schedule.minutes is not None:
+        test = dataset.splits.get("test")
+        budget = Budget(60 * schedule.minutes, started, len(test) if test is not None else 0)
+        steps, every, job.deadline = job.world.agree(plan_steps(job, budget, every))
+    elif steps is None:
+        steps = max(1, round(schedule.epochs * per_epoch))
+    every = min(every or validation_interval(steps, per_epoch), steps)
+    job.every, job.progress.steps = every, steps
+    job.config = replace(
+        config,
+        schedule=replace(schedule, steps=steps),
+        loop=replace(config.loop, every=every),
+    )
+
+
+def _create(
+    job: Job, dataset: Dataset, built: Built, folder: Path, command: str | None
+) -> Run:
+    """The run folder, with all that is known before the first step."""
+    mean, std = dataset.statistics
+    info = {
+        "smallvit": smallvit.__version__,
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "device": _device_name(job.world),
+        "processes": job.world.size,
+        "threads": torch.get_num_threads(),
+        "command": command or "",
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "status": "training",
+        "model": built.about,
+        "parameters": sum(p.numel() for p in built.model.parameters()),
+        "data": dataset.record(),
+        "mean": list(mean),
+        "std": list(std),
+        "notes": [*dataset.notes, *built.notes],
+    }
+    if job.world.leads:
+        return Run.create(folder, job.config, info)
+    return Run(folder, job.config, info)
+
+
+def _train(job: Job, run: Run, dataset: Dataset, shown: bool) -> Run:
+    """The loop, between an open and a closed journal."""
+    config, progress = job.config, job.progress
+    job.journal = Journal(
+        run.folder / LOG if job.world.leads else None,
+        size=progress.log_size,
+        steps=progress.steps,
+        tensorboard=run.folder / "tensorboard" if config.tensorboard else None,
+        wandb=(run.name, config.to_dict()) if config.wandb else None,
+        shown=shown,
+    )
+    job.save = lambda job: _save(job, run)
+    try:
+        run_loop(job)
+    except NonFiniteError as error:
+        progress.ended = "not finite"
+        raise ValueError(_explain(error, job, run)) from error
+    finally:
+        job.journal.close()
+        job.stepper.learner.release()
+    return run
+
+
+def _finish(run: Run, job: Job, dataset: Dataset) -> Run:
+    """Weights, evaluation and the last lines of the record."""
+    progress = job.progress
+    if not progress.ended:
+        if job.world.leads:
+            run = run.note(status="interrupted", step=progress.step)
+            logger.warning(
+                "stopped after %s of %s steps; go on with: %s",
+                f"{progress.step:,}",
+                f"{progress.steps:,}",
+                resume_command(run.folder),
+            )
+        return run
+    last = {name: tensor.cpu() for name, tensor in job.chosen.state_dict().items()}
+    best = job.best or last
+    _write_weights(run, best, last, job)
+    job.chosen.load_state_dict(best)
+    ended: dict[str, Any] = {
+        "status": "finished",
+        "ended": progress.ended,
+        "steps": progress.step,
+        "best_step": progress.best_step or progress.step,
+        "accumulation": progress.accumulation,
+    }
+    if "val" in dataset.splits:
+        logits = _logits(job, dataset, "val")
+        ended["temperature"] = fit_temperature(logits, dataset.labels("val"))
+    if "test" in dataset.splits:
+        evaluation = measure(
+            _logits(job, dataset, "test"),
+            dataset.labels("test"),
+            dataset.classes,
+            split="test",
+            temperature=ended.get("temperature", 1.0),
+            names=dataset.split("test").names,
+        )
+        if job.world.leads:
+            write_bytes(run.folder / EVALUATION, evaluation.to_json().encode())
+    if job.world.leads:
+        run = run.note(**ended)
+        shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
+    job.world.wait()
+    return run
+
+
+def _write_weights(run: Run, best: Any, last: Any, job: Job) -> None:
+    """Both sets of weights; where the disk is full, checkpoints make room for them."""
+    if not job.world.leads:
+        return
+    for name, tensors in ((WEIGHTS, best), (LAST, last)):
+        try:
+            write_tensors(run.folder / name, tensors)
+        except OSError as error:
+            logger.warning("could not write %s (%s): removing checkpoints to make room", name, error)
+            shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
+            write_tensors(run.folder / name, tensors)
+
+
+def _save(job: Job, run: Run) -> None:
+    """A checkpoint; one that cannot be written does not end the training."""
+    checkpoint = gather_state(job)
+    if not job.world.leads:
+        return
+    try:
+        save_checkpoint(run.folder / CHECKPOINTS, checkpoint)
+        if job.best:
+            write_tensors(run.folder / WEIGHTS, job.best)
+    except OSError as error:
+        logger.warning("could not write a checkpoint: %s; training goes on", error)
+
+
+def _logits(job: Job, dataset: Dataset, split: str) -> np.ndarray:
+    """The logits of a whole split, by all processes together."""
+    world, pixels = job.world, dataset.pixels(split)
+    mean, std = dataset.statistics
+    own = logits_of(
+        job.chosen,
+        pixels[world.rank :: world.size],
+        mean=mean,
+        std=std,
+        batch_size=256,
+        device=world.device,
+        precision=job.stepper.learner.precision,
+    )
+    parts = world.gather(own)
+    logits = np.empty((len(pixels), own.shape[1]), np.float32)
+    for rank, part in enumerate(parts):
+        logits[rank :: world.size] = part
+    job.stepper.learner.train()
+    return logits
+
+
+def _score(job: Job, dataset: Dataset, split: str) -> Score:
+    """Accuracy and loss on a split."""
+    logits = _logits(job, dataset, split).astype(np.float64)
+    labels = dataset.labels(split)
+    top = logits.max(1, keepdims=True)
+    logs = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
+    loss = -logs[np.arange(len(labels)), labels].mean()
+    return Score(float((logits.argmax(1) == labels).mean()), float(loss))
+
+
+def _open_together(config: RunConfig, world: World) -> Dataset:
+    """The dataset; the first process decodes what the others then find in the cache."""
+    if not world.leads:
+        world.wait()
+    dataset = open_data(config.data, progress=world.leads and sys.stderr.isatty())
+    for split in dataset.splits:
+        dataset.pixels(split, progress=world.leads and sys.stderr.isatty())
+    if world.leads:
+        world.wait()
+    return dataset
+
+
+def _refuse_errors(dataset: Dataset, config: RunConfig) -> None:
+    """Stops before a training that would not be worth its time."""
+    audit(dataset).check(config.data.allow)
+    if len(dataset.classes) < 2:
+        raise ValueError(f"{dataset.source} has one class: a classifier needs two or more")
+
+
+def _refuse_changes(old: RunConfig, new: RunConfig) -> None:
+    told = differences(old.to_dict(), new.to_dict())
+    if told:
+        raise ValueError(
+            f"a run resumes with the config it began with, and {'; '.join(told)}: leave that out, "
+            "or start a new run"
+        )
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuses a place where nothing can be written, before any work is done.
+
+    Raises:
+        ValueError: The folder is not empty.
+        OSError: It cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(
+            f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
+            "with --resume if it is an unfinished run"
+        )
+    place = folder
+    while not place.exists():
+        place = place.parent
+    if not os.access(place, os.W_OK):
+        raise OSError(f"{place} cannot be written: choose another place with --out")
+
+
+def _explain(error: NonFiniteError, job: Job, run: Run) -> str:
+    """What to do about a loss that is not finite."""
+    saved = sorted((run.folder / CHECKPOINTS).glob("*.json"))
+    kept = (
+        f"the last good weights, after step {int(saved[-1].stem):,}, are in {run.folder / CHECKPOINTS}"
+        if saved
+        else "no weights were saved yet"
+    )
+    lower = job.config.optim.lr / 3
+    return (
+        f"{error}; {kept}. Try a lower learning rate (--set optim.lr={lower:.1g}), clipping "
+        "(--set optim.clip=1) or --set loop.precision=fp32"
+    )
+
+
+def _tell_start(job: Job, built: Built, run: Run) -> None:
+    steps, batch = job.progress.steps, job.config.loop.batch_size
+    logger.info(
+        "%s, %s parameters, on %s: %s steps of %d pictures, %s images seen; %s",
+        built.about["name"],
+        f"{run.info['parameters']:,}",
+        run.info["device"],
+        f"{steps:,}",
+        batch,
+        f"{steps * batch:,}",
+        run.folder,
+    )
+    for note in run.info["notes"]:
+        logger.info("note: %s", note)
+
+
+def _stem(config: RunConfig) -> str:
+    return Path(config.data.source).name or "data"
+
+
+def _short(config: RunConfig) -> str:
+    return config.model.name.replace("/", "-")
+
+
+def _device_name(world: World) -> str:
+    if world.device.type == "cuda":
+        return torch.cuda.get_device_name(world.device)
+    return world.device.type
+
+
+def free_bytes(folder: Path) -> float:
+    """Room on the disk of a folder that may not exist yet."""
+    place = folder.resolve()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free if place.exists() else math.inf
