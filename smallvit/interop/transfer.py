@@ -150,13 +150,16 @@ def _square(count: int) -> Size:
 
 
 def _stretch_positions(key: str, table: Tensor, model: nn.Module, old: nn.Module | None) -> Tensor:
-    """A position table for the model's grid: tokens (1, N, D), or a map (1, D, h, w)."""
+    """A position table for the model's grid: (1, N, D), or a map (1, D, h, w) or (1, h, w, D)."""
     own = model.state_dict()[key]
     if own.shape == table.shape or own.ndim != table.ndim:
         return table
     if own.ndim == 4:
-        size = (own.shape[2], own.shape[3])
-        return F.interpolate(table.float(), size, mode="bicubic", antialias=True).to(table.dtype)
+        last = own.shape[1] != table.shape[1]  # VOLO's channels
+        image = table.permute(0, 3, 1, 2) if last else table
+        size = (own.shape[1], own.shape[2]) if last else (own.shape[2], own.shape[3])
+        image = F.interpolate(image.float(), size, mode="bicubic", antialias=True)
+        return (image.permute(0, 2, 3, 1) if last else image).to(table.dtype)
     grid = _places(model, "patch_embed", "grid_size")
     if own.ndim != 3 or grid is None:
         return table
@@ -174,13 +177,16 @@ def _stretch_bias(key: str, table: Tensor, model: nn.Module, old: nn.Module | No
     """
     part = key.rpartition(".")[0]
     window, before = (_places(m, part, "window_size") for m in (model, old))
-    if window is None or table.shape == model.state_dict()[key].shape:
+    own = model.state_dict()[key]
+    if window is None or table.shape == own.shape:
         return table
     offsets = (2 * window[0] - 1, 2 * window[1] - 1)
-    had = _square(len(table)) if before is None else (2 * before[0] - 1, 2 * before[1] - 1)
-    if len(table) != had[0] * had[1]:
+    behind = len(own) - offsets[0] * offsets[1]  # BEiT's for the class token
+    count = len(table) - behind
+    had = _square(count) if before is None else (2 * before[0] - 1, 2 * before[1] - 1)
+    if behind < 0 or count != had[0] * had[1]:
         return table
-    return resample(table[None], had, offsets)[0]
+    return torch.cat([resample(table[None, :count], had, offsets)[0], table[count:]])
 
 
 @torch.no_grad()

@@ -9,11 +9,13 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file, save_model
+from timm.models.volo import VOLO
 from torch import nn
 
 from smallvit import load_reference
 from smallvit.interop.building import describe, make_model, start_from
 from smallvit.interop.channels import adapt
+from smallvit.interop.transfer import for_timm
 from smallvit.layers import resample
 from smallvit.models import create_model
 from tests.golden.reference import state_dict
@@ -164,6 +166,29 @@ def test_relative_biases_of_timms_are_resampled(make):
     new = start_from(folder, **same())[0]
     expected = resample(model.get_parameter(key)[None], (3, 7), (7, 7))[0]
     assert torch.equal(new.get_parameter(key), expected), "each side by itself"
+
+
+@torch.no_grad()
+def test_positions_of_other_families_are_resampled(make):
+    options = {"patch_size": 4, "depth": 1, "embed_dim": 24, "num_heads": 3}
+    folder, model = make("timm/beit_base_patch16_224", options, image_size=16)
+    new = start_from(folder, **same())[0]
+    key = "blocks.0.attn.relative_position_bias_table"
+    table = model.get_parameter(key)
+    expected = torch.cat([resample(table[None, :-3], (7, 7), (15, 15))[0], table[-3:]])
+    assert torch.equal(new.get_parameter(key), expected), "the class token's three stay"
+
+    options = {"patch_size": 8, "stride": 4, "depth": [1], "base_dims": [8], "heads": [2]}
+    folder, model = make("timm/pit_ti_224", options)
+    new = start_from(folder, **same(image_size=64))[0]
+    assert new.pos_embed.shape == (1, 16, 15, 15)
+    assert new.pos_embed.mean() == pytest.approx(model.pos_embed.mean().item(), abs=0.01)
+
+    sizes = {"layers": (1, 1), "embed_dims": (16, 16), "num_heads": (2, 2), "stem_hidden_dim": 8}
+    old, new = (VOLO(img_size=size, num_classes=3, **sizes) for size in (32, 64))
+    state, notes = for_timm(dict(old.state_dict()), new)
+    assert (old.pos_embed.shape[1:3], state["pos_embed"].shape) == ((2, 2), new.pos_embed.shape)
+    assert said(notes, "resampled", "pos_embed")
 
 
 @torch.no_grad()
