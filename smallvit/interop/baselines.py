@@ -6,7 +6,7 @@ below 128 pixels timm's models start at stride 1 (`small_stem=False` leaves thei
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -44,6 +44,9 @@ class CifarResNet(nn.Module):
         in_channels: Channels of the pictures.
         width: Channels of the first stage; they double twice.
     """
+
+    #: timm's words for what reads the picture and what is the head.
+    pretrained_cfg: ClassVar[dict[str, str]] = {"first_conv": "stem", "classifier": "head"}
 
     def __init__(
         self, depth: int, *, num_classes: int, in_channels: int = 3, width: int = 16
@@ -158,7 +161,7 @@ def make_baseline(
         return BASELINES[name](**sizes, **(options or {}))
     except TypeError as error:
         given = ", ".join(options or {})
-        raise ValueError(f"{name} does not take the options {given}: {error}") from error
+        raise ValueError(f"{name} does not take all of the options {given}: {error}") from error
 
 
 def stem_options(name: str, image_size: Size) -> dict[str, Any]:

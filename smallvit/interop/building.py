@@ -48,6 +48,8 @@ def make_model(
     wanted: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels}
     wanted["image_size"] = size
     if _is_ours(name):
+        # JSON and YAML have no tuples.
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         return create_model(name, **wanted, **options)
     if name in BASELINES:
         options = stem_options(name, size) | options
@@ -202,10 +204,7 @@ def _from_run(
     if isinstance(old, Backbone) and _is_ours(described["name"]):
         return _onward(old, wanted, options, addons, [])
     options = {**describe(old)["options"], **options}
-    grid = getattr(getattr(old, "patch_embed", None), "grid_size", None)
-    return _onto_other(
-        state, described["name"], wanted, options, addons, source=str(file), grid=grid
-    )
+    return _onto_other(state, described["name"], wanted, options, addons, source=str(file), old=old)
 
 
 def _reference(
@@ -232,9 +231,11 @@ def _onward(
     notes: list[str],
 ) -> tuple[nn.Module, str, list[str]]:
     """One of our models, trained, for other classes, size, channels and add-ons."""
-    if isinstance(old, T2T) and not old.config.num_splits:
-        # Its number of splits follows the size, and would change with it.
-        old.config = replace(old.config, num_splits=len(old.config.splits))
+    if isinstance(old, T2T):
+        # Its number of splits may follow the size, and must not change with it.
+        count = len(old.config.splits)
+        if len(replace(old.config, image_size=wanted["image_size"]).splits) != count:
+            old.config = replace(old.config, num_splits=count)
     base, *has = old.name.split("+")
     name = "+".join([base, *(addon for addon in ("spt", "lsa") if addon in {*has, *addons})])
     new = create_model(name, **wanted, **{**_options(old), **options})
@@ -267,11 +268,11 @@ def _onto_other(
     addons: tuple[str, ...],
     *,
     source: str,
-    grid: Size | None = None,
+    old: nn.Module | None = None,
 ) -> tuple[nn.Module, str, list[str]]:
     """A state dict of timm's or a baseline, for other classes, size, channels and add-ons."""
     model = make_model(name, **wanted, options=options)
-    state, notes = for_timm(state, model, grid)
+    state, notes = for_timm(state, model, old)
     notes += fit(state, model, source=f"{source} as {name}")
     options = describe(model)["options"]
     base, has = split_name(name)

@@ -11,10 +11,11 @@ from smallvit.models.t2t import T2T
 
 
 def adapt(weight: Tensor, old: int, new: int, *, after: int = 1, averaged: bool = False) -> Tensor:
-    """One tensor for `new` channels, so that a picture repeated on all of them gives the same.
+    """One tensor for `new` channels.
 
     To one channel the weights are summed; to more they are repeated in turn and multiplied with
-    old / new. Shifted views keep to themselves: each is adapted as a picture is.
+    old / new. A grey picture, the same on all channels, then gives what it gave: exactly if new is
+    one or a multiple of old. Shifted views keep to themselves: each is adapted as a picture is.
 
     Args:
         weight: A convolution (D, views · old, k, k), or a vector or matrix whose last axis runs

@@ -54,7 +54,7 @@ def _tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
         grid = _grid(model, size)
         count = grid[0] * grid[1] if grid else 0
         prefix = getattr(model, "num_prefix_tokens", x.shape[1] - count)
-        if count and x.shape[1] == prefix + count:
+        if count and prefix >= 0 and x.shape[1] == prefix + count:
             return x[:, prefix:], grid or (0, 0)
     shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
     raise ValueError(
@@ -67,7 +67,7 @@ def _grid(model: Any, size: Size) -> Size | None:
     """Rows and columns of a transformer's patches."""
     if isinstance(model, Backbone):
         return model.grid
-    embed: Any = getattr(model, "patch_embed", None)
+    embed: Any = getattr(model, "patch_embed", getattr(model, "stem", None))
     if hasattr(embed, "dynamic_feat_size"):
         height, width = embed.dynamic_feat_size(size)
         return int(height), int(width)

@@ -30,17 +30,18 @@ def depths(model: nn.Module) -> tuple[dict[str, int], int]:
     """
     if isinstance(model, Backbone | CifarResNet):
         return _ours(model)
-    if not hasattr(model, "group_matcher"):
+    found: dict[str, int] = {}
+    timms: Any = model
+    if hasattr(model, "group_matcher"):
+        from timm.models import group_parameters
+
+        found = group_parameters(model, timms.group_matcher(coarse=False), reverse=True)
+    numbers = {old: new for new, old in enumerate(sorted(set(found.values())))}
+    if len(numbers) < 2:
         raise ValueError(
             f"a {type(model).__name__} does not say which parameters form a layer (timm's "
             "group_matcher): train it without layer-wise decay and without frozen layers"
         )
-    from timm.models import group_parameters
-
-    timms: Any = model
-    matcher = timms.group_matcher(coarse=False)
-    found: dict[str, int] = group_parameters(model, matcher, reverse=True)
-    numbers = {old: new for new, old in enumerate(sorted(set(found.values())))}
     layers = {name: numbers[found[name]] for name, _ in model.named_parameters()}
     return layers, max(layers.values())
 

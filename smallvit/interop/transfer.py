@@ -1,5 +1,6 @@
 """From a state dict into a model that is nearly the one it was made for."""
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -98,20 +99,23 @@ def _dropped(key: str) -> bool:
 
 
 def for_timm(
-    state: dict[str, Tensor], model: nn.Module, old_grid: Size | None = None
+    state: dict[str, Tensor], model: nn.Module, old: nn.Module | None = None
 ) -> tuple[dict[str, Tensor], list[str]]:
     """A checkpoint in the shapes of a timm model or baseline: timm's filter, positions, channels.
 
     Args:
-        old_grid: Rows and columns its positions were made for; a square if it is not known.
+        old: The model it was made for, which knows its grids; they were squares if it is not given.
 
     Returns:
         The state dict, and notes about what was resampled and adapted.
     """
     before, notes = dict(state), []
-    positions = {key for key in state if key.rpartition(".")[2] == "pos_embed"}
-    for key in positions & model.state_dict().keys():
-        state[key] = _stretch(key, state[key], model, old_grid)
+    for key in state.keys() & model.state_dict().keys():
+        last = key.rpartition(".")[2]
+        if last == "pos_embed":
+            state[key] = _stretch_positions(key, state[key], model, old)
+        elif last == "relative_position_bias_table":
+            state[key] = _stretch_bias(key, state[key], model, old)
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if convert is not None:
         state = dict(convert(state, model))
@@ -125,31 +129,64 @@ def for_timm(
     keys = [key for key in keys if state[key].shape != target[key].shape]
     convolutions = [key for key in keys if state[key].ndim == 4]
     if convolutions:
-        old, new = (tensors[convolutions[0]].shape[1] for tensors in (state, target))
-        if old != new:
-            notes += adapt_all(state, keys, old, new)
+        channels, new = (tensors[convolutions[0]].shape[1] for tensors in (state, target))
+        if channels != new:
+            notes += adapt_all(state, keys, channels, new)
     return state, notes
 
 
-def _stretch(key: str, table: Tensor, model: Any, old_grid: Size | None) -> Tensor:
-    """A position table for the model's grid: tokens (1, N, D), or a map (1, D, h, w)."""
+def _places(model: nn.Module | None, part: str, attribute: str) -> Size | None:
+    """Two numbers a part of the model says of itself, if there is such a part."""
+    try:
+        value: Any = getattr(model.get_submodule(part), attribute) if model is not None else None
+    except AttributeError:
+        return None
+    return None if value is None else (int(value[0]), int(value[1]))
+
+
+def _square(count: int) -> Size:
+    side = math.isqrt(max(count, 0))
+    return side, side
+
+
+def _stretch_positions(key: str, table: Tensor, model: nn.Module, old: nn.Module | None) -> Tensor:
+    """A position table for the model's grid: (1, N, D), or a map (1, D, h, w) or (1, h, w, D)."""
     own = model.state_dict()[key]
     if own.shape == table.shape or own.ndim != table.ndim:
         return table
-    if own.ndim == 4 and own.shape[1] == table.shape[1]:
-        size = (own.shape[2], own.shape[3])
-        stretched = F.interpolate(table.float(), size, mode="bicubic", antialias=True)
-        return stretched.to(table.dtype)
-    grid = getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    if own.ndim != 3 or grid is None or own.shape[2] != table.shape[2]:
+    if own.ndim == 4:
+        last = own.shape[1] != table.shape[1]  # VOLO's channels
+        image = table.permute(0, 3, 1, 2) if last else table
+        size = (own.shape[1], own.shape[2]) if last else (own.shape[2], own.shape[3])
+        image = F.interpolate(image.float(), size, mode="bicubic", antialias=True)
+        return (image.permute(0, 2, 3, 1) if last else image).to(table.dtype)
+    grid = _places(model, "patch_embed", "grid_size")
+    if own.ndim != 3 or grid is None:
         return table
     prefix = own.shape[1] - grid[0] * grid[1]
-    if old_grid is None:
-        side = round((table.shape[1] - prefix) ** 0.5)
-        old_grid = (side, side)
-    if prefix < 0 or table.shape[1] != prefix + old_grid[0] * old_grid[1]:
+    before = _places(old, "patch_embed", "grid_size") or _square(table.shape[1] - prefix)
+    if prefix < 0 or table.shape[1] != prefix + before[0] * before[1]:
         return table
-    return resample(table, old_grid, (grid[0], grid[1]), prefix)
+    return resample(table, before, grid, prefix)
+
+
+def _stretch_bias(key: str, table: Tensor, model: nn.Module, old: nn.Module | None) -> Tensor:
+    """A relative bias table (rows · columns, M) for the model's window.
+
+    timm's filter would do it too, but by an indexing that PyTorch gives up.
+    """
+    part = key.rpartition(".")[0]
+    window, before = (_places(m, part, "window_size") for m in (model, old))
+    own = model.state_dict()[key]
+    if window is None or table.shape == own.shape:
+        return table
+    offsets = (2 * window[0] - 1, 2 * window[1] - 1)
+    behind = len(own) - offsets[0] * offsets[1]  # BEiT's for the class token
+    count = len(table) - behind
+    had = _square(count) if before is None else (2 * before[0] - 1, 2 * before[1] - 1)
+    if behind < 0 or count != had[0] * had[1]:
+        return table
+    return torch.cat([resample(table[None, :count], had, offsets)[0], table[count:]])
 
 
 @torch.no_grad()
