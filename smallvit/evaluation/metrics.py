@@ -220,7 +220,8 @@ def estimates(
     Returns:
         Wilson's interval for accuracy and top5, the bootstrap's for the others. Where all answers
         are right, or all wrong, every draw looks the same and says nothing; precision, recall and
-        F1 are then as sure as the accuracy is.
+        F1 are then as sure as the accuracy is. The calibration error of a small sample leans
+        upwards, and so does its interval.
 
     Raises:
         ValueError: Lengths differ, labels are out of range, or rows are no probabilities.
@@ -247,7 +248,7 @@ def estimates(
 
     def statistics(times: Float64[np.ndarray, " N"]) -> dict[str, float]:
         counts = Tally(
-            np.bincount(truth[correct], times[correct], num_classes),
+            np.bincount(truth, times * correct, num_classes),
             np.bincount(truth, times, num_classes),
             np.bincount(predicted, times, num_classes),
         )
