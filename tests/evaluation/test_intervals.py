@@ -96,8 +96,11 @@ def test_a_small_test_without_a_mistake_proves_little(right: bool) -> None:
         assert estimate.value == (1 if right else 0)
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """200 test sets of 150 pictures from one confusion matrix."""
+@pytest.mark.parametrize(
+    ("trials", "lowest"), [(100, 0.85), pytest.param(1000, 0.905, marks=pytest.mark.slow)]
+)
+def test_intervals_hold_the_truth_as_often_as_they_say(trials: int, lowest: float) -> None:
+    """Test sets of 150 pictures from one confusion matrix."""
     shares = np.array([[0.40, 0.06, 0.04], [0.05, 0.22, 0.03], [0.04, 0.04, 0.12]])
     random = np.random.default_rng(11)
     hits, support, answered = np.diagonal(shares), shares.sum(1), shares.sum(0)
@@ -108,13 +111,13 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
         "accuracy": hits.sum(),
     }
     held = dict.fromkeys(truth, 0)
-    for trial in range(200):
+    for trial in range(trials):
         cells = random.choice(9, size=150, p=shares.ravel())
-        found = estimates(cells // 3, cells % 3, 3, replicates=100, seed=trial)
+        found = estimates(cells // 3, cells % 3, 3, replicates=200, seed=trial)
         for name, value in truth.items():
             held[name] += found[name].low <= value <= found[name].high
-    # Two standard deviations of 200 trials are 3 %; the bootstrap is known to be a little short.
-    assert all(0.90 <= count / 200 <= 0.99 for count in held.values()), held
+    # Three standard deviations below 93 %, which is what 200 draws from so few pictures reach.
+    assert all(lowest <= count / trials <= 0.995 for count in held.values()), held
 
 
 def test_estimates_are_plain_and_frozen() -> None:

@@ -216,7 +216,7 @@ GOOD = np.full((3, 2), 0.5)
         (np.zeros(0, int), np.zeros(0, int), r"expected one true label a picture.*\(0,\)"),
         (np.zeros(3, int), GOOD * np.nan, "3 of 3 pictures have probabilities that are not finite"),
         (np.zeros(3, int), GOOD * 2, "sum to 2: none may be negative.*softmax logits first"),
-        (np.zeros(3, int), GOOD + [-1, 1], "at place 0 go down to -0.5"),
+        (np.zeros(3, int), GOOD + np.array([-1, 1]), "at place 0 go down to -0.5"),
         (np.zeros(3, int), np.full((3, 4), 0.25), "4 probabilities a picture, 2 classes"),
     ],
 )
