@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallvit.evaluation.calibration import HIGHEST, LOWEST, fit_temperature, softmax
@@ -36,6 +36,7 @@ def test_no_other_temperature_is_better(scale: float, num_classes: int) -> None:
     assert fit_temperature(logits, labels) == pytest.approx(searched(logits, labels), rel=1e-5)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(-3, 4), st.floats(0, 3))
 def test_anything_stays_in_bounds_and_helps(seed: int, scale: float, skill: float) -> None:
     random = np.random.default_rng(seed)

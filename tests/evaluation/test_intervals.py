@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallvit.evaluation import Estimate
@@ -23,6 +23,7 @@ def roots(successes: int, count: int) -> list[float]:
     return [(-b - spread) / (2 * a), (-b + spread) / (2 * a)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20_000), st.floats(0, 1))
 def test_wilson_solves_its_equation(count: int, share: float) -> None:
     successes = round(share * count)

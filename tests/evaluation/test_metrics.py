@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
@@ -128,6 +128,7 @@ def test_classes_as_scikit_learn(case: tuple[np.ndarray, np.ndarray]) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))
 def test_any_labels_as_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     truth, predicted = np.array(pairs).T
@@ -151,6 +152,7 @@ def test_labels_alone_give_all_that_needs_no_probabilities() -> None:
     assert plain.items() <= full.items()
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 99))
 def test_top_k_has_k_classes_and_begins_with_the_answer(k: int, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -186,6 +188,7 @@ def test_a_calibrated_answer_has_no_error_and_a_sure_wrong_one_all_of_it() -> No
     assert reliability(np.ones(4), np.zeros(4, bool)).error == 1
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99))
 def test_log_loss_is_never_negative_nor_infinite(seed: int) -> None:
     random = np.random.default_rng(seed)
