@@ -27,7 +27,7 @@ LOOKS_AT = {
     "evaluation": {"runs", "interop", "losses", "models", "layers", "data", "augment"},
     "cli": {"layers", "models", "losses", "interop", "data", "augment"},
     "__main__": {"cli"},
-    "__init__": {"layers", "models", "losses", "interop", "data", "augment"},
+    "__init__": {"layers", "models", "losses", "interop", "data", "augment", "evaluation"},
 }
 
 

@@ -1,7 +1,8 @@
 """From a model and pictures to an `Evaluation`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -22,7 +23,7 @@ from smallvit.evaluation.results import Answers, ClassResult, ConfidenceBin, Eva
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from smallvit.data import Dataset
     from smallvit.runs.folder import Run
@@ -72,23 +73,10 @@ def logits_of(
         )
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: allowed is 1 or more")
-    if precision not in (None, *get_args(Precision)):
-        raise ValueError(
-            f"precision is {precision!r}: allowed are {', '.join(get_args(Precision))}"
-        )
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision or "fp32")
-    place, modes = torch.device(device), [(part, part.training) for part in model.modules()]
+    place = torch.device(device)
     centre, spread = torch.tensor(mean, device=place), torch.tensor(std, device=place)
-    model.to(place).eval()
-
-    def answer(images: "torch.Tensor") -> "torch.Tensor":
-        with torch.autocast(place.type, dtype, enabled=dtype is not None):
-            logits: torch.Tensor = model(images)
-        return logits.float()
-
     parts = []
-    # Not inference_mode: what a model keeps between calls must still work in training.
-    with torch.no_grad():
+    with _asked(model, place, precision) as answer:
         for start in range(0, len(pixels), batch_size):
             batch = torch.from_numpy(np.array(pixels[start : start + batch_size])).to(place)
             images = normalise(batch, centre, spread)
@@ -97,11 +85,38 @@ def logits_of(
                 both = torch.stack([logits, answer(images.flip(3))])
                 logits = both.log_softmax(2).logsumexp(0) - float(np.log(2))
             parts.append(logits)
-    for part, mode in modes:
-        part.training = mode
     found: Float32[np.ndarray, "N K"] = torch.cat(parts).cpu().numpy()
     check_logits(found)
     return found
+
+
+@contextmanager
+def _asked(
+    model: "nn.Module", place: "torch.device", precision: Precision | None
+) -> "Iterator[Callable[[Float[Tensor, 'B C H W']], Float32[Tensor, 'B K']]]":
+    """The model as a function to logits, in eval mode and without gradients for as long."""
+    import torch
+
+    if precision not in (None, *get_args(Precision)):
+        raise ValueError(
+            f"precision is {precision!r}: allowed are {', '.join(get_args(Precision))}"
+        )
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision or "fp32")
+
+    def answer(images: "Tensor") -> "Tensor":
+        with torch.autocast(place.type, dtype, enabled=dtype is not None):
+            logits: Tensor = model(images)
+        return logits.float()
+
+    modes = [(part, part.training) for part in model.modules()]
+    model.to(place).eval()
+    try:
+        # Not inference_mode: what a model keeps between calls must still work in training.
+        with torch.no_grad():
+            yield answer
+    finally:
+        for part, mode in modes:
+            part.training = mode
 
 
 def measure(

@@ -8,7 +8,8 @@ occur in truth. Rows of a confusion matrix are true classes, columns predicted o
 Numbers with intervals: `estimates`.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64, Num
@@ -226,43 +227,58 @@ def estimates(
     Raises:
         ValueError: Lengths differ, labels are out of range, or rows are no probabilities.
     """
-    probable = answers.ndim == 2
-    if probable:
-        _check_both(truth, answers)
-        if answers.shape[1] != num_classes:
-            raise ValueError(f"{answers.shape[1]} probabilities a picture, {num_classes} classes")
-    predicted = answers.argmax(1) if probable else answers
+    probabilities = answers if answers.ndim == 2 else None
+    if probabilities is not None:
+        _check_both(truth, probabilities)
+        if probabilities.shape[1] != num_classes:
+            many = probabilities.shape[1]
+            raise ValueError(f"{many} probabilities a picture, and {num_classes} classes")
+    predicted = answers if probabilities is None else probabilities.argmax(1)
     _check_answers(truth, predicted, num_classes)
     correct = truth == predicted
     found = {"accuracy": proportion(correct)}
-    if probable and num_classes > 5:
-        found["top5"] = proportion(ranked_within(answers, truth, 5))
-    extra: dict[str, Any] = {}
-    if probable:
-        confidence = answers.max(1).astype(np.float64)
-        extra = {
-            "losses": sample_losses(answers, truth),
-            "places": _bin(confidence, BINS),
-            "gaps": correct - confidence,
-        }
-
-    def statistics(times: Float64[np.ndarray, " N"]) -> dict[str, float]:
-        counts = Tally(
-            np.bincount(truth, times * correct, num_classes),
-            np.bincount(truth, times, num_classes),
-            np.bincount(predicted, times, num_classes),
-        )
-        numbers = averages(counts)
-        if extra:
-            gaps = np.bincount(extra["places"], times * extra["gaps"], BINS)
-            numbers["log_loss"] = float(times @ extra["losses"]) / len(times)
-            numbers["ece"] = float(np.abs(gaps).sum()) / len(times)
-        return numbers
-
+    if probabilities is not None and num_classes > 5:
+        found["top5"] = proportion(ranked_within(probabilities, truth, 5))
+    statistics = _statistics(truth, predicted, num_classes, probabilities)
     drawn = bootstrap(statistics, len(truth), replicates=replicates, seed=seed)
     if correct.all() or not correct.any():
         drawn |= {name: _as_sure_as(found["accuracy"], drawn[name]) for name in _AVERAGES}
     return found | drawn
+
+
+def _statistics(
+    truth: Int[np.ndarray, " N"],
+    predicted: Int[np.ndarray, " N"],
+    num_classes: int,
+    probabilities: Float[np.ndarray, "N K"] | None,
+) -> Callable[[Float64[np.ndarray, " N"]], dict[str, float]]:
+    """What the bootstrap asks for: the numbers if each sample occurs so many times."""
+    correct = truth == predicted
+
+    def of_labels(times: Float64[np.ndarray, " N"]) -> dict[str, float]:
+        return averages(
+            Tally(
+                np.bincount(truth, times * correct, num_classes),
+                np.bincount(truth, times, num_classes),
+                np.bincount(predicted, times, num_classes),
+            )
+        )
+
+    if probabilities is None:
+        return of_labels
+    losses = sample_losses(probabilities, truth)
+    confidence = probabilities.max(1).astype(np.float64)
+    places, gaps = _bin(confidence, BINS), correct - confidence
+
+    def of_both(times: Float64[np.ndarray, " N"]) -> dict[str, float]:
+        sums = np.bincount(places, times * gaps, BINS)
+        return {
+            **of_labels(times),
+            "log_loss": float(times @ losses) / len(times),
+            "ece": float(np.abs(sums).sum()) / len(times),
+        }
+
+    return of_both
 
 
 def _as_sure_as(accuracy: Estimate, average: Estimate) -> Estimate:

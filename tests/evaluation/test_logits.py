@@ -62,7 +62,10 @@ def test_every_part_of_the_model_keeps_its_mode(model: nn.Module, pixels: np.nda
     assert model.training
     assert not frozen.training
     np.testing.assert_array_equal(logits, logits_of(model.eval(), pixels, **NORMAL))
-    assert all(parameter.grad is None for parameter in model.parameters())
+    model.train()
+    with pytest.raises(ValueError, match="expected pictures of 3×16×16"):
+        logits_of(model, pixels[:, :1], mean=MEAN[:1], std=STD[:1])
+    assert model.training
 
 
 def test_half_precision_is_near(model: nn.Module, pixels: np.ndarray) -> None:

@@ -1,5 +1,7 @@
 """Every number equals scikit-learn's."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 
@@ -13,6 +15,7 @@ from sklearn.calibration import calibration_curve
 from smallvit.evaluation.metrics import (
     Tally,
     averages,
+    check_labels,
     class_scores,
     confusion_matrix,
     estimates,
@@ -220,7 +223,7 @@ GOOD = np.full((3, 2), 0.5)
         (np.zeros(3, int), GOOD * np.nan, "3 of 3 pictures have probabilities that are not finite"),
         (np.zeros(3, int), GOOD * 2, "sum to 2: none may be negative.*softmax logits first"),
         (np.zeros(3, int), GOOD + np.array([-1, 1]), "at place 0 go down to -0.5"),
-        (np.zeros(3, int), np.full((3, 4), 0.25), "4 probabilities a picture, 2 classes"),
+        (np.zeros(3, int), np.full((3, 4), 0.25), "4 probabilities a picture, and 2 classes"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -231,7 +234,10 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_labels_are_whole_numbers() -> None:
-    from smallvit.evaluation.metrics import check_labels
-
     with pytest.raises(ValueError, match="a label is a whole number, and these are float64"):
         check_labels(np.zeros(3), 2)
+
+
+def test_numbers_need_no_torch() -> None:
+    code = "import sys, smallvit.evaluation; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
