@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
+    from smallvit.evaluation import Evaluation, evaluate
     from smallvit.interop.references import load_reference
     from smallvit.interop.timm import localize
     from smallvit.layers import LSA, SPT, Features, SeqPool
@@ -18,12 +19,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DRLoc": "smallvit.losses",
+    "Evaluation": "smallvit.evaluation",
     "Features": "smallvit.layers",
     "LSA": "smallvit.layers",
     "SPT": "smallvit.layers",
     "SeqPool": "smallvit.layers",
     "audit": "smallvit.data",
     "create_model": "smallvit.models",
+    "evaluate": "smallvit.evaluation",
     "list_models": "smallvit.models",
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
@@ -34,10 +37,12 @@ __all__ = [
     "LSA",
     "SPT",
     "DRLoc",
+    "Evaluation",
     "Features",
     "SeqPool",
     "audit",
     "create_model",
+    "evaluate",
     "list_models",
     "load_data",
     "load_reference",

@@ -24,9 +24,10 @@ LOOKS_AT = {
     "models": {"layers"},
     "losses": {"layers", "models"},
     "interop": {"layers", "models"},
+    "evaluation": {"runs", "interop", "losses", "models", "layers", "data", "augment"},
     "cli": {"layers", "models", "losses", "interop", "data", "augment"},
     "__main__": {"cli"},
-    "__init__": {"layers", "models", "losses", "interop", "data", "augment"},
+    "__init__": {"layers", "models", "losses", "interop", "data", "augment", "evaluation"},
 }
 
 
