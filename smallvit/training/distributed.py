@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
+from smallvit.evaluation.evaluate import choose_device
+
 T = TypeVar("T")
 
 
@@ -69,25 +71,6 @@ class World:
     def _mail(self) -> torch.device:
         """Where small things travel."""
         return self.device if self.device.type == "cuda" else torch.device("cpu")
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU if there is one.
-
-    Raises:
-        ValueError: There is none.
-    """
-    have = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
-    if name == "auto":
-        name = next(kind for kind, there in have.items() if there)
-    if not have.get(name, False):
-        there = ", ".join(kind for kind, is_there in have.items() if is_there)
-        raise ValueError(f"device is {name!r}: this machine has {there}")
-    return torch.device(name)
 
 
 def join_world(device_name: str) -> World:
