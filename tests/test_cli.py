@@ -13,7 +13,7 @@ from PIL import Image
 
 import smallvit
 from smallvit.augment import PRESETS
-from smallvit.cli import Augment
+from smallvit.cli.data import Augment
 
 
 def run(*args, **environment):

@@ -24,11 +24,17 @@ LOOKS_AT = {
     "models": {"layers"},
     "losses": {"layers", "models"},
     "interop": {"layers", "models"},
-    "evaluation": {"runs", "interop", "losses", "models", "layers", "data", "augment"},
-    "cli": {"layers", "models", "losses", "interop", "data", "augment"},
-    "__main__": {"cli"},
-    "__init__": {"layers", "models", "losses", "interop", "data", "augment", "evaluation"},
+    "runs": {"layers", "models", "losses", "interop", "data", "augment"},
 }
+LOOKS_AT["evaluation"] = LOOKS_AT["runs"] | {"runs"}
+LOOKS_AT["inference"] = LOOKS_AT["evaluation"] | {"evaluation"}
+LOOKS_AT["exporting"] = LOOKS_AT["server"] = LOOKS_AT["inference"] | {"inference"}
+LOOKS_AT["reporting"] = LOOKS_AT["inference"]
+LOOKS_AT["training"] = LOOKS_AT["evaluation"] | {"evaluation"}
+LOOKS_AT["recipes"] = LOOKS_AT["training"] | {"training"}
+LOOKS_AT["cli"] = set(LOOKS_AT) - {"flax"}
+LOOKS_AT["__init__"] = LOOKS_AT["cli"] - {"cli", "server"}
+LOOKS_AT["__main__"] = {"cli"}
 
 
 def room_of(path: Path) -> str:

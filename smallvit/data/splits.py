@@ -128,7 +128,9 @@ def deal(
     if not 2 <= folds <= len(labels):
         raise ValueError(f"folds is {folds}: allowed is 2 up to the {len(labels):,} pictures")
     places = np.zeros(len(labels), np.int64)
-    keys = [np.array([_key(seed, "fold", row.tobytes()) for row in g], np.uint64) for g in groupings]
+    keys = [
+        np.array([_key(seed, "fold", row.tobytes()) for row in g], np.uint64) for g in groupings
+    ]
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         for grouping in keys:

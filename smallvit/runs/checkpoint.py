@@ -62,7 +62,9 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
             tensors = read_tensors(weights)
             return Checkpoint(step=about["step"], tensors=tensors, state=about["state"])
         except (OSError, ValueError, KeyError) as error:
-            logger.warning("the checkpoint %s is damaged (%s); looking for the one before it", path, error)
+            logger.warning(
+                "the checkpoint %s is damaged (%s); looking for the one before it", path, error
+            )
     return None
 
 

@@ -64,7 +64,9 @@ class Run:
                 f"{path} has run format {version!r} and this smallvit reads up to {FORMAT}: it was "
                 "written by a newer version; upgrade smallvit"
             )
-        config = RunConfig.from_yaml((path / CONFIG).read_text(encoding="utf-8"), str(path / CONFIG))
+        config = RunConfig.from_yaml(
+            (path / CONFIG).read_text(encoding="utf-8"), str(path / CONFIG)
+        )
         return cls(path, config, info)
 
     @classmethod

@@ -36,7 +36,7 @@ def read_yaml(text: str, source: str = "the text") -> Any:
         ValueError: It is no YAML; the message says where.
     """
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         told = " ".join(str(error).split())
         raise ValueError(f"{source} is no YAML: {told}") from error
@@ -76,12 +76,18 @@ def from_plain(cls: type[T], data: Any, path: str = "") -> T:
     return cls(**values)
 
 
-def check_keys(data: Mapping[str, Any], known: Mapping[str, Any] | Sequence[str], path: str) -> None:
+def check_keys(
+    data: Mapping[str, Any], known: Mapping[str, Any] | Sequence[str], path: str
+) -> None:
     """Refuses keys that are not known, and names the nearest that is."""
     for key in data:
         if key not in known:
             near = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {_join(path, near[0])!r}?" if near else f"it knows {', '.join(known)}"
+            hint = (
+                f"did you mean {_join(path, near[0])!r}?"
+                if near
+                else f"it knows {', '.join(known)}"
+            )
             raise ValueError(f"unknown key {_join(path, str(key))!r}; {hint}")
 
 
@@ -120,7 +126,9 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = list(dict.fromkeys([*old, *new]))
         return [
-            told for key in keys for told in differences(old.get(key), new.get(key), _join(path, key))
+            told
+            for key in keys
+            for told in differences(old.get(key), new.get(key), _join(path, key))
         ]
     return [] if old == new else [f"{path} was {old!r} and is {new!r}"]
 

@@ -221,7 +221,9 @@ def _shorten(job: Job, rate: float) -> None:
     if 0 <= affordable < left * 0.98:
         fewer = progress.step + affordable
         job.journal.write("plan", step=progress.step, steps=fewer)
-        job.journal.tell(f"this machine has become slower: {fewer:,} steps instead of {progress.steps:,}")
+        job.journal.tell(
+            f"this machine has become slower: {fewer:,} steps instead of {progress.steps:,}"
+        )
         progress.steps = max(fewer, progress.step)
         if progress.steps == progress.step:
             progress.ended = "time"

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.data import Dataset, Loader
-from smallvit.interop.building import describe, make_model, start_from
 from smallvit.evaluation.evaluate import Precision
+from smallvit.interop.building import describe, make_model, start_from
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
 from smallvit.training.learner import Learner
@@ -19,7 +19,6 @@ from smallvit.training.optim import freeze, make_optimiser, parameter_groups
 from smallvit.training.step import Stepper
 
 logger = logging.getLogger(__name__)
-
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ def build_model(config: RunConfig, dataset: Dataset) -> Built:
         "image_size": dataset.image_size,
         "in_channels": dataset.channels,
     }
-    wanted, notes = config.model, []
+    wanted = config.model
+    notes: list[str] = []
     options = dict(wanted.options)
     if wanted.pretrained:
         model, _, notes = start_from(
@@ -117,7 +117,7 @@ def make_stepper(config: RunConfig, dataset: Dataset, model: nn.Module, world: W
         precision=precision,
     ).to(device)
     if device.type == "cuda" and _is_convolutional(model):
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.to(memory_format=torch.channels_last)
     average = copy.deepcopy(model).requires_grad_(False).eval() if config.optim.ema else None
     on_gpu = device.type == "cuda"
     compiled = on_gpu if loop.compiled is None else loop.compiled

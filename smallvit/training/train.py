@@ -116,7 +116,8 @@ def resume(
         dataset = _open_together(run.config, world)
         run.check_data(dataset)
         job, _ = _prepare(run.config, dataset, world)
-        assert run.config.schedule.steps is not None and run.config.loop.every is not None
+        assert run.config.schedule.steps is not None
+        assert run.config.loop.every is not None
         job.every, job.progress.steps = run.config.loop.every, run.config.schedule.steps
         checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
         if checkpoint is not None:
@@ -174,9 +175,7 @@ def _plan(job: Job, dataset: Dataset, folder: Path, started: float) -> None:
     )
 
 
-def _create(
-    job: Job, dataset: Dataset, built: Built, folder: Path, command: str | None
-) -> Run:
+def _create(job: Job, dataset: Dataset, built: Built, folder: Path, command: str | None) -> Run:
     """The run folder, with all that is known before the first step."""
     mean, std = dataset.statistics
     info = {
@@ -277,7 +276,9 @@ def _write_weights(run: Run, best: Any, last: Any, job: Job) -> None:
         try:
             write_tensors(run.folder / name, tensors)
         except OSError as error:
-            logger.warning("could not write %s (%s): removing checkpoints to make room", name, error)
+            logger.warning(
+                "could not write %s (%s): removing checkpoints to make room", name, error
+            )
             shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
             write_tensors(run.folder / name, tensors)
 
@@ -376,11 +377,10 @@ def _check_writable(folder: Path) -> None:
 def _explain(error: NonFiniteError, job: Job, run: Run) -> str:
     """What to do about a loss that is not finite."""
     saved = sorted((run.folder / CHECKPOINTS).glob("*.json"))
-    kept = (
-        f"the last good weights, after step {int(saved[-1].stem):,}, are in {run.folder / CHECKPOINTS}"
-        if saved
-        else "no weights were saved yet"
-    )
+    kept = "no weights were saved yet"
+    if saved:
+        place = run.folder / CHECKPOINTS
+        kept = f"the last good weights, after step {int(saved[-1].stem):,}, are in {place}"
     lower = job.config.optim.lr / 3
     return (
         f"{error}; {kept}. Try a lower learning rate (--set optim.lr={lower:.1g}), clipping "

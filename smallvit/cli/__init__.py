@@ -1,0 +1,15 @@
+"""The command line: thin; it parses, calls and prints. A file a group of commands."""
+
+# Each module adds its commands to the application, in this order.
+from smallvit.cli import data, models  # noqa: F401
+from smallvit.cli.app import app, refusal
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Runs the command line; what the user got wrong is a sentence, not a traceback."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        raise SystemExit(refusal(str(error)).exit_code) from error

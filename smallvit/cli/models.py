@@ -1,0 +1,31 @@
+"""`smallvit models`."""
+
+from typing import Annotated
+
+import typer
+
+from smallvit.cli.app import app, refusal
+
+
+@app.command()
+def models(
+    pattern: Annotated[
+        str, typer.Argument(help='Which names, such as "cct*"; "*+*" lists add-ons.')
+    ] = "*",
+    classes: Annotated[int, typer.Option(help="Classes, for the parameter counts.")] = 10,
+) -> None:
+    """List the models with their parameters and papers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from smallvit.models.registry import count_parameters, list_models, parse_name
+
+    names = list_models(pattern)
+    if not names:
+        raise refusal(f"no model matches {pattern!r}; `smallvit models` lists all")
+    table = Table("model", "parameters", "image size", "paper", box=None, pad_edge=False)
+    for name in names:
+        variant, _ = parse_name(name)
+        millions = f"{count_parameters(name, num_classes=classes) / 1e6:.2f} M"
+        table.add_row(name, millions, f"{variant.image_size} px", variant.paper)
+    Console().print(table)
