@@ -203,7 +203,7 @@ def _resume(out: Path | None, data: str | None, asked: dict[str, Any]) -> None:
     from smallvit.runs import Run
     from smallvit.runs.folder import INFO
     from smallvit.training.folds import resume_folds, tell_summary
-    from smallvit.training.train import resume as go_on
+    from smallvit.training.session import resume as go_on
 
     if out is None:
         waiting = [p.parent for p in sorted(Path("runs").glob(f"*/{INFO}"))]

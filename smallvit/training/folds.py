@@ -14,7 +14,7 @@ from smallvit.evaluation.results import Evaluation
 from smallvit.runs.config import RunConfig
 from smallvit.runs.files import write_json
 from smallvit.runs.folder import EVALUATION, Run, new_folder
-from smallvit.training.train import check_writable, resume, resume_command, train
+from smallvit.training.session import check_writable, resume, resume_command, train
 
 logger = logging.getLogger(__name__)
 
