@@ -20,7 +20,7 @@ def _check(owner: Any, limits: dict[str, tuple[float, float]]) -> None:
     for name, (least, most) in limits.items():
         value = getattr(owner, name)
         if value is not None and not (least <= value <= most and value < math.inf):
-            allowed = f"{least:g} or more" if math.isinf(most) else f"{least:g} to {most:g}"
+            allowed = f"{least:.10g} or more" if math.isinf(most) else f"{least:.10g} to {most:.10g}"
             raise ValueError(f"{name} is {value}: allowed is {allowed}")
 
 
@@ -235,6 +235,10 @@ class RunConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
     tensorboard: bool = False
     wandb: bool = False
+
+    def __post_init__(self) -> None:
+        # Each purpose of a run draws with the seed and a key of its own above these bits.
+        _check(self, {"seed": (0, 2**32 - 1)})
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
