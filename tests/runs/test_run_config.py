@@ -80,7 +80,7 @@ share = st.floats(0, 0.5)
 configs = st.builds(
     RunConfig,
     recipe=text | number_like,
-    seed=st.integers(),
+    seed=st.integers(0, 2**32 - 1),
     data=st.builds(
         DataConfig,
         source=text | number_like,
@@ -157,6 +157,8 @@ def test_an_empty_file_is_the_default():
         ("schedule: {minutes: .inf}", "minutes is inf"),
         ("optim: {lr: .inf}", "lr is inf"),
         ("optim: {betas: [0.9, 1.0]}", "betas is"),
+        ("seed: -1", "seed is -1: allowed is 0 to 4294967295"),
+        ("seed: 1e12", "seed is 1000000000000: allowed is 0 to"),
         ("optim: {ema: 1}", "the average would never move"),
         ("optim: {lr: [", "no YAML"),
         ("- 1", "the config is .*: expected keys and values"),
