@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from smallvit.layers import LSA, SPT, Features, SeqPool
     from smallvit.losses import DRLoc
     from smallvit.models import create_model, list_models
+    from smallvit.recipes import plan
+    from smallvit.runs import Run, RunConfig
+    from smallvit.training import resume, train
 
 __version__ = "0.1.0"
 
@@ -22,6 +25,8 @@ _HOMES = {
     "Evaluation": "smallvit.evaluation",
     "Features": "smallvit.layers",
     "LSA": "smallvit.layers",
+    "Run": "smallvit.runs",
+    "RunConfig": "smallvit.runs",
     "SPT": "smallvit.layers",
     "SeqPool": "smallvit.layers",
     "audit": "smallvit.data",
@@ -31,6 +36,9 @@ _HOMES = {
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
+    "plan": "smallvit.recipes",
+    "resume": "smallvit.training",
+    "train": "smallvit.training",
 }
 
 __all__ = [
@@ -39,6 +47,8 @@ __all__ = [
     "DRLoc",
     "Evaluation",
     "Features",
+    "Run",
+    "RunConfig",
     "SeqPool",
     "audit",
     "create_model",
@@ -47,6 +57,9 @@ __all__ = [
     "load_data",
     "load_reference",
     "localize",
+    "plan",
+    "resume",
+    "train",
 ]
 
 
