@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from smallvit.runs.folder import Run
-from smallvit.training import train
-from smallvit.training.train import resume
+from smallvit.training import resume, train
 from tests.training.makers import RANDOM, arrays, assert_same_run, tiny
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -58,7 +57,7 @@ def start(config, out, *, kill_at=None):
     if (out / "run.json").exists():
         words = ["resume", str(out)]
     else:
-        path = out.parent / "config.yaml"
+        path = out.with_suffix(".yaml")
         path.write_text(config.to_yaml())
         words = ["train", str(path), str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -73,15 +72,6 @@ def start(config, out, *, kill_at=None):
         text=True,
         cwd=ROOT,
     )
-
-
-def finish(config, out):
-    """Goes on until the run is finished."""
-    process = start(config, out)
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, told
-    assert "status finished" in told
-    return Run.open(out)
 
 
 def wait_for_log(process, out, size):
@@ -109,9 +99,7 @@ def kill_and_resume(data, out, whole, *, kills, seed):
     config = everything(data)
     done = sum(killed(config, out, draw) for _ in range(kills))
     run = Run.open(out)
-    if not run.finished:
-        run = finish(config, out)
-    assert_same_run(run, whole)
+    assert_same_run(run if run.finished else resume(out, shown=False), whole)
     assert not (out / "checkpoints").exists()
     return done
 
@@ -133,7 +121,7 @@ def test_killed_twenty_times(data, tmp_path_factory, tmp_path):
         for _ in range(4):
             done += killed(config, out, draw)
         run = Run.open(out)
-        assert_same_run(run if run.finished else finish(config, out), long)
+        assert_same_run(run if run.finished else resume(out, shown=False), long)
     assert done >= 15
 
 
@@ -163,12 +151,11 @@ def killed_while_writing(data, whole, tmp_path, moment):
     process = start(config, out, kill_at=moment)
     told, _ = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, told
-    assert_same_run(finish(config, out), whole)
+    assert_same_run(resume(out, shown=False), whole)
     assert not list(out.rglob("*.part"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
-def test_asked_to_stop(data, tmp_path, number):
+def test_asked_to_stop(data, tmp_path):
     """In the middle of an interval of the log, whose sums the checkpoint keeps."""
     changes = ("loop.every=25", "loop.checkpoint_seconds=1e6")
     config = everything(data, *changes, steps=100)
@@ -177,7 +164,7 @@ def test_asked_to_stop(data, tmp_path, number):
     process = start(config, out)
     wait_for_log(process, out, 1)
     time.sleep(0.1)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 0, told
     assert "status interrupted" in told
@@ -207,14 +194,15 @@ class Alarm:
         monkeypatch.setattr(Stepper, "__call__", call)
 
 
-@pytest.mark.parametrize("step", [0, 4, 10, 11])
-def test_asked_to_stop_at_any_step(data, tmp_path, monkeypatch, told, step):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize("step", [0, 10, 11])
+def test_asked_to_stop_at_any_step(data, tmp_path, monkeypatch, told, step, number):
     """The step is finished; asked in the very last one, the run is."""
     config = everything(data, "loop.every=5", steps=12)
     whole = train(config, out=tmp_path / "whole", shown=False)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with monkeypatch.context() as patch:
-        Alarm(patch, step)
+        Alarm(patch, step, number)
         run = train(config, out=tmp_path / "run", shown=False)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     if step < 11:

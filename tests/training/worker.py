@@ -45,8 +45,7 @@ def main() -> None:
         kind, _, number = wanted.partition(":")
         arm(kind, int(number))
     from smallvit.runs.config import RunConfig
-    from smallvit.training import train
-    from smallvit.training.train import resume
+    from smallvit.training import resume, train
 
     if sys.argv[1] == "train":
         config = RunConfig.from_yaml(Path(sys.argv[2]).read_text())
