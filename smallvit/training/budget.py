@@ -43,7 +43,7 @@ def plan_steps(job: "Job", budget: Budget, every: int | None) -> tuple[int, int,
     if every is None:
         least = per_validation / (_SHARE * per_step)
         every = max(job.loader.steps_per_epoch, int(least) + 1)
-    steps = int(left / (per_step + per_validation / every))
+    steps = job.world.agree(int(left / (per_step + per_validation / every)))
     if steps < 1:
         raise ValueError(
             f"{budget.seconds / 60:g} minutes are over before the first step: one takes "
@@ -59,7 +59,10 @@ def _measure(job: "Job", budget: Budget) -> tuple[float, float]:
     times: list[float] = []
     until = time.monotonic() + _TRIAL * budget.seconds
     number = 0
-    while len(times) < _LEAST or (time.monotonic() < until and len(times) < 200):
+    # All processes take the same steps, or one would wait for ever.
+    while job.world.agree(
+        len(times) < _LEAST or (time.monotonic() < until and len(times) < 200)
+    ):
         started = time.monotonic()
         job.stepper(job.loader.batch(number), number, lr=0.0, mixed=job.config.augment.mixed)
         job.stepper.take_sums()  # waits for the device

@@ -267,7 +267,8 @@ def _finish(run: Run, job: Job, dataset: Dataset) -> Run:
         run = run.note(**ended)
         shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
     job.world.wait()
-    return run
+    # What the first process wrote is what the others return.
+    return run if job.world.leads else replace(run, info={**run.info, **ended})
 
 
 def _write_weights(run: Run, best: Any, last: Any, job: Job) -> None:
