@@ -1,10 +1,9 @@
 """Minutes into steps."""
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from smallvit.training.loop import Job
+from smallvit.training.loop import Job, step_within_memory
 
 _MARGIN = 0.04  # of the budget, for what was not measured
 _SHARE = 0.06  # most of the time that goes into validation
@@ -26,7 +25,7 @@ class Budget(NamedTuple):
     tested: int
 
 
-def plan_steps(job: "Job", budget: Budget, every: int | None) -> tuple[int, int, float]:
+def plan_steps(job: Job, budget: Budget, every: int | None) -> tuple[int, int, float]:
     """Takes some steps, undoes them, and says how many fit.
 
     Returns:
@@ -53,7 +52,7 @@ def plan_steps(job: "Job", budget: Budget, every: int | None) -> tuple[int, int,
     return steps, max(every, steps // 100), end
 
 
-def _measure(job: "Job", budget: Budget) -> tuple[float, float]:
+def _measure(job: Job, budget: Budget) -> tuple[float, float]:
     """Seconds of a step and of a validation; the training is afterwards where it was."""
     saved = job.stepper.snapshot()
     times: list[float] = []
@@ -64,7 +63,7 @@ def _measure(job: "Job", budget: Budget) -> tuple[float, float]:
         len(times) < _LEAST or (time.monotonic() < until and len(times) < 200)
     ):
         started = time.monotonic()
-        job.stepper(job.loader.batch(number), number, lr=0.0, mixed=job.config.augment.mixed)
+        step_within_memory(job, number, lr=0.0, mixed=job.config.augment.mixed)
         job.stepper.take_sums()  # waits for the device
         if number:  # the first one compiles
             times.append(time.monotonic() - started)

@@ -144,10 +144,16 @@ def run_loop(job: Job) -> None:
 
 
 def _take_step(job: Job, step: int) -> None:
-    """One step, in more passes if memory runs out."""
+    """One step of the schedule."""
     config, progress = job.config, job.progress
     lr = learning_rate(step, progress.steps, config.optim.lr, config.schedule)
     mixed = config.augment.mixed and is_mixed(step, progress.steps, config.schedule)
+    step_within_memory(job, step, lr=lr, mixed=mixed)
+
+
+def step_within_memory(job: Job, step: int, *, lr: float, mixed: bool) -> None:
+    """One step, in more passes if memory runs out."""
+    config, progress = job.config, job.progress
     while True:
         try:
             job.stepper(job.loader.batch(step), step, lr=lr, mixed=mixed)
