@@ -322,7 +322,10 @@ def _logits(job: Job, dataset: Dataset, split: str) -> np.ndarray:
 
 def _score(job: Job, dataset: Dataset, split: str) -> Score:
     """Accuracy and loss on a split."""
-    logits = _logits(job, dataset, split).astype(np.float64)
+    try:
+        logits = _logits(job, dataset, split).astype(np.float64)
+    except ValueError as error:  # the last step left weights that give nothing finite
+        raise NonFiniteError(job.progress.step) from error
     labels = dataset.labels(split)
     top = logits.max(1, keepdims=True)
     logs = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
