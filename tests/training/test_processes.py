@@ -1,6 +1,7 @@
 """Two processes learn what one learns."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +29,7 @@ CHANGES = (
 )
 
 
-def launch(*words, out, timeout=150):
+def launch(*words, out, timeout=90):
     """Runs two processes under torchrun; each reads the data for itself."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -39,18 +40,26 @@ def launch(*words, out, timeout=150):
         "PYTHONPATH": str(ROOT),
         "SMALLVIT_CACHE": str(out.parent / "cache"),
     }
-    return subprocess.run(
+    process = subprocess.Popen(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
             *("--master-addr=127.0.0.1", f"--master-port={port}"),
             *map(str, words),
         ],
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
         cwd=out.parent,
+        start_new_session=True,
     )
+    try:
+        told, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # torchrun and the processes it started, no others
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, told, errors)
 
 
 def together(config, out, **options):
