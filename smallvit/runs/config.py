@@ -20,7 +20,9 @@ def _check(owner: Any, limits: dict[str, tuple[float, float]]) -> None:
     for name, (least, most) in limits.items():
         value = getattr(owner, name)
         if value is not None and not (least <= value <= most and value < math.inf):
-            allowed = f"{least:.10g} or more" if math.isinf(most) else f"{least:.10g} to {most:.10g}"
+            allowed = (
+                f"{least:.10g} or more" if math.isinf(most) else f"{least:.10g} to {most:.10g}"
+            )
             raise ValueError(f"{name} is {value}: allowed is {allowed}")
 
 

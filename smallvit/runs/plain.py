@@ -34,6 +34,15 @@ for _kind in (_Loader, _Dumper):
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
+def _quoted(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Text whose rare line breaks are escaped; PyYAML would read them back as spaces."""
+    style = '"' if set(text) & set("\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _quoted)
+
+
 def read_yaml(text: str, source: str = "the text") -> Any:
     """Plain data from YAML.
 

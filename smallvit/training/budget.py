@@ -59,9 +59,7 @@ def _measure(job: Job, budget: Budget) -> tuple[float, float]:
     until = time.monotonic() + _TRIAL * budget.seconds
     number = 0
     # All processes take the same steps, or one would wait for ever.
-    while job.world.agree(
-        len(times) < _LEAST or (time.monotonic() < until and len(times) < 200)
-    ):
+    while job.world.agree(len(times) < _LEAST or (time.monotonic() < until and len(times) < 200)):
         started = time.monotonic()
         step_within_memory(job, number, lr=0.0, mixed=job.config.augment.mixed)
         job.stepper.take_sums()  # waits for the device

@@ -58,7 +58,7 @@ class Journal:
         self._stack = ExitStack()
         if path is None:
             return
-        # Unbuffered: what a full disk refused must not wait to be written in front of the next line.
+        # Unbuffered: what a full disk refused must not wait to be written before the next line.
         self._file = self._stack.enter_context(path.open("ab", buffering=0))
         self._file.truncate(size)
         self._file.seek(0, 2)

@@ -56,8 +56,14 @@ def test_words_are_words(text):
 
 
 @pytest.mark.parametrize("text", ["3e-4", "1e3", "on", "off", "yes", "null", "12", ".5", "~", ""])
-def test_quoted_words_stay_words_there_and_back(text):
+def test_quoted_words_stay_words(text):
     assert read_yaml(f"a: '{text}'") == {"a": text}
+
+
+@pytest.mark.parametrize(
+    "text", ["3e-4", "1e3", "on", "null", "12", "", "\x85", "a\u2028b\u2029", "\ufeff", "\r\n\t"]
+)
+def test_any_text_there_and_back(text):
     assert read_yaml(write_yaml({"a": text, "b": [text]})) == {"a": text, "b": [text]}
     assert RunConfig.from_yaml(RunConfig(recipe=text).to_yaml()).recipe == text
 

@@ -201,7 +201,9 @@ def test_drloc_trains_with_any_backbone_and_leaves_no_head(tmp_path, name):
         config = config.changed({"model": {"options": {}}})
         options = {"dim": 16, "depths": [1, 1], "num_heads": [1, 2], "window": 2}
         options = options if name.startswith("swin") else {}
-        config = RunConfig.from_dict({**config.to_dict(), "model": {"name": name, "options": options}})
+        config = RunConfig.from_dict(
+            {**config.to_dict(), "model": {"name": name, "options": options}}
+        )
     run = train(config, out=tmp_path / "run", shown=False)
     without = config.changed({"loss": {"drloc": 0.0}})
     plain = train(without, out=tmp_path / "plain", shown=False)

@@ -1,6 +1,7 @@
 """Learning rates, averages and intervals as pure functions of the step."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -54,8 +55,8 @@ def test_one_step():
 def test_up_then_down_then_flat(steps, peak, warmup, cooldown):
     told = rates(steps, peak, warmup=warmup, cooldown=cooldown, start=peak / 9, end=peak / 10)
     top = round(warmup * steps)
-    assert all(a < b for a, b in zip(told[:top], told[1 : top + 1], strict=False))
-    assert all(a >= b for a, b in zip(told[top:], told[top + 1 :], strict=False))
+    assert all(a < b for a, b in pairwise(told[: top + 1]))
+    assert all(a >= b for a, b in pairwise(told[top:]))
     slack = 1 + 1e-12
     assert all(peak / 10 / slack <= rate <= peak * slack for rate in told)
 
