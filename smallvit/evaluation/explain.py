@@ -49,7 +49,7 @@ class Explanation:
     """
 
     rollout: Float32[np.ndarray, "B h w"] | None
-    heads: list[Float32[np.ndarray, "B M _h _w"]]
+    heads: list[Float32[np.ndarray, "B _M _h _w"]]
     gradient: Float32[np.ndarray, "B _gh _gw"]
     grid: Size
     target: Int64[np.ndarray, " B"]

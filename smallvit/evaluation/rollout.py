@@ -235,7 +235,7 @@ def steps(model: Backbone) -> list[Step] | None:
 
 def carry(
     plan: list[Step], weights: list[Tensor], shares: Shares
-) -> tuple[Shares, list[Float[Tensor, "B M h w"]]]:
+) -> tuple[Shares, list[Float[Tensor, "B _M _h _w"]]]:
     """Carries shares from behind the last layer to the first tokens.
 
     Args:
