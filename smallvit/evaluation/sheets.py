@@ -78,7 +78,8 @@ def explain_files(
         OSError: A sheet cannot be written.
     """
     if name is not None and name not in run.classes:
-        known = ", ".join(run.classes[:20]) + (" and more" if len(run.classes) > 20 else "")
+        known = ", ".join(map(shown, run.classes[:20]))
+        known += " and more" if len(run.classes) > 20 else ""
         raise ValueError(f"class is {name!r}: {run.name} knows {known}")
     target = None if name is None else run.classes.index(name)
     place = choose_device(device)
@@ -149,7 +150,7 @@ def tiles(
     rows = [[Tile("as the model sees it", large)]]
     if found.rollout is not None:
         rows[0].append(Tile("attention rollout", overlay(large, found.rollout[0])))
-    speaks = f"speaks for {classes[int(found.target[0])]}"
+    speaks = f"speaks for {shown(classes[int(found.target[0])])}"
     rows[0].append(Tile(speaks, overlay(large, found.gradient[0])))
     if found.heads:
         heads = [
