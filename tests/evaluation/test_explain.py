@@ -232,7 +232,7 @@ def test_gradient_of_a_sum_of_pixels():
 
 
 QUADRANT = {"vit_9_p4": {}, "cct_2_3x2": {"convs": 1}, "swin_tiny_p2": {"depths": (2, 1)}}
-QUADRANT |= {"vit_9_p4+spt+lsa": {}, "cait_24_p4": {}, "pit_tiny_p2": {}, "t2t_12": {}}
+QUADRANT |= {"vit_9_p4+spt+lsa": {}, "t2t_12": {}}
 
 
 @pytest.mark.parametrize("name", QUADRANT)
@@ -261,7 +261,7 @@ def test_evidence_is_where_it_was_planted(name):
     heat = found.gradient.mean(0)
     rows, columns = heat.shape
     inside = heat[rows // 2 :, : columns // 2].sum() / heat.sum()
-    assert inside > 0.5, f"{inside:.2f} of the evidence lies where the stripes are"
+    assert inside > 0.55, f"{inside:.2f} of the evidence lies where the stripes are"
 
 
 def test_frozen_models_half_precision_and_targets():
