@@ -261,7 +261,7 @@ def test_evidence_is_where_it_was_planted(name):
     heat = found.gradient.mean(0)
     rows, columns = heat.shape
     inside = heat[rows // 2 :, : columns // 2].sum() / heat.sum()
-    assert inside > 0.55, f"{inside:.2f} of the evidence lies where the stripes are"
+    assert inside > 0.5, f"{inside:.2f} of the evidence lies where the stripes are"
 
 
 def test_frozen_models_half_precision_and_targets():
