@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
     from smallvit.evaluation import Evaluation, evaluate
+    from smallvit.evaluation.explain import explain
     from smallvit.interop.references import load_reference
     from smallvit.interop.timm import localize
     from smallvit.layers import LSA, SPT, Features, SeqPool
@@ -32,6 +33,7 @@ _HOMES = {
     "audit": "smallvit.data",
     "create_model": "smallvit.models",
     "evaluate": "smallvit.evaluation",
+    "explain": "smallvit.evaluation.explain",
     "list_models": "smallvit.models",
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
@@ -53,6 +55,7 @@ __all__ = [
     "audit",
     "create_model",
     "evaluate",
+    "explain",
     "list_models",
     "load_data",
     "load_reference",

@@ -5,6 +5,7 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     data,
     models,
     training,
+    explaining,
 )
 from smallvit.cli.app import app, refusal
 
