@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from smallvit.layers import LSA, SPT, Features, SeqPool
     from smallvit.losses import DRLoc
     from smallvit.models import create_model, list_models
+    from smallvit.reporting import report
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ _HOMES = {
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
+    "report": "smallvit.reporting",
 }
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "load_data",
     "load_reference",
     "localize",
+    "report",
 ]
 
 

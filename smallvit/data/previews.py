@@ -104,15 +104,15 @@ def _row(
             continue
         plain.append(fit_image(picture, dataset.image_size, dataset.fit))
     if augment is None or not plain:
-        return [_coloured(picture) for picture in plain]
+        return [coloured(picture) for picture in plain]
     batch = torch.from_numpy(np.stack(plain)).permute(0, 3, 1, 2).contiguous()
     # Every row stands for a part of one batch, so that no two rows are augmented alike.
     positions = torch.arange(len(batch)) + label * wanted
     changed = augment(batch, positions).permute(0, 2, 3, 1).numpy()
-    return [_coloured(p) for pair in zip(plain, changed, strict=True) for p in pair]
+    return [coloured(p) for pair in zip(plain, changed, strict=True) for p in pair]
 
 
-def _coloured(picture: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
+def coloured(picture: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
     """The first three channels, or the first alone where there are fewer."""
     three = picture[..., :3] if picture.shape[2] >= 3 else np.repeat(picture[..., :1], 3, axis=2)
     return np.ascontiguousarray(three)
