@@ -8,7 +8,7 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 360, 230
 """Of every chart; on a phone about one unit a pixel, so that its text can be read."""
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 14, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 14, 42
 _DOTTED = 30
 
 Point = tuple[float, float]
@@ -36,6 +36,15 @@ class Bar(NamedTuple):
     y: float
     width: float
     height: float
+
+
+class Rule(NamedTuple):
+    """A reference line; the label of an upright one stands at its foot, or raised at its head."""
+
+    first: Point
+    second: Point
+    label: str = ""
+    raised: bool = False
 
 
 class Whisker(NamedTuple):
@@ -77,7 +86,7 @@ class Chart:
         y_ticks: Places of the left axis.
         series: What is drawn.
         bars: Drawn below everything, in grey.
-        rules: Reference lines: two points and a label.
+        rules: Reference lines.
     """
 
     title: str
@@ -87,7 +96,7 @@ class Chart:
     y_ticks: tuple[Tick, ...]
     series: tuple[Series, ...]
     bars: tuple[Bar, ...] = ()
-    rules: tuple[tuple[Point, Point, str], ...] = ()
+    rules: tuple[Rule, ...] = ()
     left: int = _LEFT
     right: int = WIDTH - _RIGHT
     top: int = _TOP
@@ -159,6 +168,11 @@ def compact(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
     return f"{value:.3g}"
+
+
+def share(value: float) -> str:
+    """A share in a sentence."""
+    return f"{100 * value:.1f} %"
 
 
 def whole_percent(value: float) -> str:

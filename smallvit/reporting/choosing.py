@@ -7,7 +7,7 @@ from jaxtyping import Float64, Int64
 
 from smallvit.evaluation.results import Answers
 
-SURE = 0.5
+SURE = 0.9
 """Least probability of an answer that may contradict a label."""
 
 

@@ -167,15 +167,12 @@ def _sentence(name: str, first: str, pair: Paired, p: float) -> str:
     if pair.gained == pair.lost:
         size = f"{name} has as many of the {pair.count:,} test pictures right as {first}"
     else:
-        word = "more" if gap.value > 0 else "fewer"
         size = (
-            f"{name} has {100 * abs(gap.value):.1f} % {word} of the {pair.count:,} test pictures "
-            f"right than {first} (95 % interval of the difference: {100 * gap.low:+.1f} to "
-            f"{100 * gap.high:+.1f} points)"
+            f"{name} has {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} of "
+            f"the {pair.count:,} test pictures right than {first}: {points(gap.value)} points (95 % "
+            f"interval {points(gap.low)} to {points(gap.high)})"
         )
-    counts = (
-        f"{counted(pair.gained, 'picture')} only {name} has right, {pair.lost:,} only {first}"
-    )
+    counts = f"{pair.gained:,} only {name} has right, {pair.lost:,} only {first}"
     if p < LEVEL:
         end = f"luck alone would bring a difference this large in {_odds(p)}: it is larger than chance"
     else:
@@ -183,7 +180,13 @@ def _sentence(name: str, first: str, pair: Paired, p: float) -> str:
             f"luck alone would bring a difference this large in {_odds(p)}: these pictures do not "
             "show which of the two is better"
         )
-    return f"{size}; {counts}. If both were equally good, {end}."
+    return f"{size}. {counts}. If both were equally good, {end}."
+
+
+def points(value: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    text = f"{100 * value:+.1f}".replace("-", "−")
+    return "0.0" if text[1:] == "0.0" else text
 
 
 def _odds(p: float) -> str:

@@ -9,6 +9,7 @@ from jaxtyping import Float32
 
 from smallvit.data import Audit, Dataset, UnreadableError, audit
 from smallvit.data.items import shown
+from smallvit.data.pictures import as_array
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.evaluate import choose_device, logits_of, measure
 from smallvit.evaluation.metrics import Reliability, reliability
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MISTAKES, SUSPECTS, MAPS = 24, 24, 6
 """Most pictures of each kind; of maps, for right and for wrong answers each."""
+
+SPOKEN = {"test": "test", "val": "validation"}
 
 Logits = dict[str, Float32[np.ndarray, "N K"]]
 
@@ -72,6 +75,7 @@ class Facts:
         suspects: Pictures whose label may be wrong, the clearest cases.
         suspected: How many there are in all; None if that could not be looked at.
         held_out: How many pictures were looked at for it.
+        looked_at: Of which splits.
         maps: Pictures with what the model looked at, right answers first.
         temperatures: Of LSA, by layer and head.
         gone: Why there are no pictures; empty where there are.
@@ -87,6 +91,7 @@ class Facts:
     suspects: tuple[Shot, ...] = ()
     suspected: int | None = None
     held_out: int = 0
+    looked_at: tuple[str, ...] = ()
     maps: tuple[Shot, ...] = ()
     temperatures: tuple[tuple[float, ...], ...] = ()
     gone: str = ""
@@ -171,7 +176,7 @@ def _picture(dataset: Dataset | None, split: str, place: int) -> str:
     if dataset is None:
         return ""
     try:
-        return data_uri(dataset.split(split).read(place, dataset.channels))
+        return data_uri(as_array(dataset.split(split).read(place, dataset.channels)))
     except (UnreadableError, OSError) as error:
         logger.warning("%s: %s", shown(dataset.split(split).names[place]), error)
         return ""
@@ -219,7 +224,11 @@ def _with_suspects(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
             )
         )
     return replace(
-        facts, suspects=tuple(shots), suspected=len(found), held_out=len(labels)
+        facts,
+        suspects=tuple(shots),
+        suspected=len(found),
+        held_out=len(labels),
+        looked_at=tuple(SPOKEN[split] for split in logits),
     )
 
 

@@ -14,10 +14,12 @@ from smallvit.reporting.charts import (
     Dot,
     Frame,
     Point,
+    Rule,
     Series,
     Tick,
     Whisker,
     compact,
+    share,
     spanned,
     whole_percent,
 )
@@ -96,10 +98,16 @@ def _over_images(
             frame.series(label, style, points, lambda x, y: f"{x:,.0f} images: {write(y)}")
             for style, (label, points) in enumerate(lines.items())
         ),
-        rules=()
-        if best is None
-        else (((frame.x(best), frame.y(low)), (frame.x(best), frame.y(high)), "chosen weights"),),
+        rules=() if best is None else (_upright(frame, best, lines),),
     )
+
+
+def _upright(frame: Frame, at: float, lines: Mapping[str, list[Point]]) -> Rule:
+    """A line at the chosen weights, labelled where the curves beside it are not."""
+    low, high = frame.y_range
+    near = [min(points, key=lambda point: abs(point[0] - at))[1] for points in lines.values()]
+    raised = sum(near) / len(near) < (low + high) / 2
+    return Rule((frame.x(at), frame.y(low)), (frame.x(at), frame.y(high)), "chosen", raised)
 
 
 def calibration(found: Evaluation, before: Reliability | None) -> Chart:
@@ -118,8 +126,8 @@ def calibration(found: Evaluation, before: Reliability | None) -> Chart:
                 Dot(
                     frame.x(each.confidence),
                     frame.y(each.accuracy),
-                    f"{each.samples:,} answers, {each.confidence:.1%} sure on average: "
-                    f"{each.accuracy:.1%} right",
+                    f"{each.samples:,} answers, {share(each.confidence)} sure on average: "
+                    f"{share(each.accuracy)} right",
                 )
                 for each in bins
             ),
@@ -131,12 +139,13 @@ def calibration(found: Evaluation, before: Reliability | None) -> Chart:
     ]
     if before is not None and found.temperature != 1.0:
         rows = zip(*(column.tolist() for column in before), strict=True)
-        series.append(
+        series.insert(
+            0,  # below the others
             Series(
                 label="before",
                 style=1,
                 dots=tuple(
-                    Dot(frame.x(sure), frame.y(right), f"{sure:.1%} sure: {right:.1%} right")
+                    Dot(frame.x(sure), frame.y(right), f"{share(sure)} sure: {share(right)} right")
                     for samples, sure, right in rows
                     if samples
                 ),
@@ -154,13 +163,13 @@ def calibration(found: Evaluation, before: Reliability | None) -> Chart:
     )
     return Chart(
         title="Accuracy of answers by their confidence",
-        told="; ".join(f"{e.confidence:.0%} sure, {e.accuracy:.0%} right" for e in bins),
+        told="; ".join(f"{share(e.confidence)} sure, {share(e.accuracy)} right" for e in bins),
         x_label="confidence of the answers; grey: how many",
         x_ticks=x_ticks,
         y_ticks=y_ticks,
         series=tuple(series),
         bars=bars,
-        rules=(((frame.x(0), frame.y(0)), (frame.x(1), frame.y(1)), ""),),
+        rules=(Rule((frame.x(0), frame.y(0)), (frame.x(1), frame.y(1))),),
     )
 
 
@@ -192,5 +201,5 @@ def temperature_chart(layers: Sequence[Sequence[float]]) -> Chart:
         x_ticks=tuple(Tick(frame.x(n), str(n)) for n in range(1, count + 1, every)),
         y_ticks=y_ticks,
         series=(mean, heads),
-        rules=(((frame.x(0.4), frame.y(1)), (frame.x(count + 0.6), frame.y(1)), "at the start"),),
+        rules=(Rule((frame.x(0.4), frame.y(1)), (frame.x(count + 0.6), frame.y(1)), "at the start"),),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smallvit.data.items import shown
 from smallvit.evaluation.confusions import largest_confusions
 from smallvit.reporting.charts import HEIGHT, WIDTH
-from smallvit.reporting.comparing import compare_runs
+from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import Facts, gather, read_evaluation
 from smallvit.reporting.matrix import draw_matrix
 from smallvit.reporting.plots import calibration, curves, temperature_chart
@@ -177,6 +177,7 @@ def _environment() -> "Environment":
         "percent": lambda value: f"{100 * value:.1f}\u00a0%",
         "number": lambda value: f"{value:,}",
         "duration": duration,
+        "points": points,
     }
     environment.globals |= {"MEANINGS": MEANINGS, "WIDTH": WIDTH, "HEIGHT": HEIGHT}
     return environment

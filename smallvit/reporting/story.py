@@ -62,7 +62,7 @@ def _training(facts: Facts) -> list[str]:
         return ["Nothing was trained yet."]
     images = steps * run.config.loop.batch_size
     passes = images / max(run.info["data"]["counts"].get("train", 1), 1)
-    where = run.info.get("device", "an unknown device")
+    where = run.info.get("device", "an unknown device").replace("cpu", "a CPU")
     told = [
         f"It saw {counted(images, 'picture')} in {counted(steps, 'step')}, each one about "
         f"{passes:.3g} times and differently augmented, in {duration(trained_seconds(facts))} on "
@@ -119,8 +119,8 @@ def caveats(facts: Facts) -> list[str]:
     present = sorted((row for row in found.per_class if row.support), key=lambda r: r.recall.value)
     if len(present) > 1 and present[-1].recall.value - present[0].recall.value > 0.1:
         told.append(
-            f"It is a mean. Of {shown(present[0].name)} it finds {present[0].recall.value:.0%}, of "
-            f"{shown(present[-1].name)} {present[-1].recall.value:.0%}."
+            f"It is a mean. Of {shown(present[0].name)} it finds {100 * present[0].recall.value:.0f} %, "
+            f"of {shown(present[-1].name)} {100 * present[-1].recall.value:.0f} %."
         )
     told.append(
         "It holds for pictures taken as these were. Another camera, place or time may give quite "
