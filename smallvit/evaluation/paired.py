@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from smallvit.evaluation.intervals import Z, Estimate
+from smallvit.evaluation.intervals import Estimate, Z
 from smallvit.evaluation.results import Evaluation
 
 LEVEL = 0.05

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smallvit.data.items import counted, shown
+from smallvit.data.items import shown
 from smallvit.evaluation.intervals import Estimate, wilson
 from smallvit.evaluation.paired import LEVEL, Paired, compare, holm, same_pictures
 from smallvit.evaluation.results import Evaluation
 from smallvit.reporting.charts import Chart
+from smallvit.reporting.facts import Facts
 from smallvit.reporting.plots import compared_curves
 from smallvit.reporting.story import trained_seconds
-from smallvit.reporting.facts import Facts
 
 
 class Difference(NamedTuple):
@@ -168,19 +168,18 @@ def _sentence(name: str, first: str, pair: Paired, p: float) -> str:
         size = f"{name} has as many of the {pair.count:,} test pictures right as {first}"
     else:
         size = (
-            f"{name} has {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} of "
-            f"the {pair.count:,} test pictures right than {first}: {points(gap.value)} points (95 % "
-            f"interval {points(gap.low)} to {points(gap.high)})"
+            f"{name} has {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} "
+            f"of the {pair.count:,} test pictures right than {first}: {points(gap.value)} points "
+            f"(95 % interval {points(gap.low)} to {points(gap.high)})"
         )
     counts = f"{pair.gained:,} only {name} has right, {pair.lost:,} only {first}"
+    end = "these pictures do not show which of the two is better"
     if p < LEVEL:
-        end = f"luck alone would bring a difference this large in {_odds(p)}: it is larger than chance"
-    else:
-        end = (
-            f"luck alone would bring a difference this large in {_odds(p)}: these pictures do not "
-            "show which of the two is better"
-        )
-    return f"{size}. {counts}. If both were equally good, {end}."
+        end = "it is larger than chance"
+    return (
+        f"{size}. {counts}. If both were equally good, luck alone would bring a difference this "
+        f"large in {_odds(p)}: {end}."
+    )
 
 
 def points(value: float) -> str:
@@ -213,9 +212,7 @@ def _class_rows(facts: Sequence[Facts]) -> tuple[ClassRow, ...]:
         own = [each.per_class[number] for each in found]
         recalls = tuple(row.recall for row in own)
         support = own[0].support
-        rows.append(
-            ClassRow(shown(name), support, recalls, recalls[-1].value - recalls[0].value)
-        )
+        rows.append(ClassRow(shown(name), support, recalls, recalls[-1].value - recalls[0].value))
     return tuple(rows)
 
 

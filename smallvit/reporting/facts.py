@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt8
 
 from smallvit.data import Audit, Dataset, UnreadableError, audit
 from smallvit.data.items import shown
@@ -114,13 +114,12 @@ def gather(run: Run, *, device: str = "auto", progress: bool = False) -> Facts:
     """
     place = choose_device(device)
     facts = Facts(run=run, log=tuple(run.log()), evaluation=read_evaluation(run))
+    model: nn.Module | None = None
     try:
         model = run.model()
+        facts = replace(facts, temperatures=_temperatures(model))
     except (ValueError, OSError) as error:
         facts = replace(facts, unexplained=f"the weights could not be read: {error}")
-        model = None
-    else:
-        facts = replace(facts, temperatures=_temperatures(model))
     try:
         dataset = run.dataset()
         pixels = {
@@ -129,7 +128,7 @@ def gather(run: Run, *, device: str = "auto", progress: bool = False) -> Facts:
             if split in dataset.splits
         }
     except (ValueError, OSError) as error:
-        return _named_only(replace(facts, gone=str(error)))
+        return _with_mistakes(replace(facts, gone=str(error)), None)
     facts = replace(facts, audit=audit(dataset))
     if model is None or (facts.evaluation is None and not run.finished):
         return _with_mistakes(facts, dataset)
@@ -182,17 +181,8 @@ def _picture(dataset: Dataset | None, split: str, place: int) -> str:
         return ""
 
 
-def _named_only(facts: Facts) -> Facts:
-    """With the mistakes by name."""
-    if facts.evaluation is None or facts.evaluation.answers is None:
-        return facts
-    places = confident_mistakes(facts.evaluation.answers, MISTAKES)
-    return replace(
-        facts, mistakes=tuple(_shot(facts.evaluation, place, None) for place in places)
-    )
-
-
-def _with_mistakes(facts: Facts, dataset: Dataset) -> Facts:
+def _with_mistakes(facts: Facts, dataset: Dataset | None) -> Facts:
+    """With the surest wrong answers; by name alone where there is no dataset."""
     found = facts.evaluation
     if found is None or found.answers is None:
         return facts
@@ -246,7 +236,7 @@ def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
     import torch
 
     from smallvit.augment import normalise
-    from smallvit.evaluation.explain import explain, overlay
+    from smallvit.evaluation.explain import explain
 
     found, run = facts.evaluation, facts.run
     if found is None or found.answers is None:
@@ -263,14 +253,22 @@ def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
     shots = []
     for number, place in enumerate(places):
         picture = enlarged(pixels[number].transpose(1, 2, 0))
-        drawn = {
-            name: data_uri(overlay(picture, np.asarray(heat[number])))
-            for name, heat in (("rollout", told.rollout), ("gradient", told.gradient))
-            if heat is not None
-        }
-        plain = _shot(found, place, None)
-        shots.append(replace(plain, picture=data_uri(picture), **drawn))
+        rollout = "" if told.rollout is None else _heated(picture, told.rollout[number])
+        shots.append(
+            replace(
+                _shot(found, place, None),
+                picture=data_uri(picture),
+                rollout=rollout,
+                gradient=_heated(picture, told.gradient[number]),
+            )
+        )
     return replace(facts, maps=tuple(shots))
+
+
+def _heated(picture: UInt8[np.ndarray, "H W 3"], heat: Float32[np.ndarray, "h w"]) -> str:
+    from smallvit.evaluation.explain import overlay
+
+    return data_uri(overlay(picture, heat))
 
 
 def _temperatures(model: "nn.Module") -> tuple[tuple[float, ...], ...]:

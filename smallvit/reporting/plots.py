@@ -149,7 +149,7 @@ def calibration(found: Evaluation, before: Reliability | None) -> Chart:
                     for samples, sure, right in rows
                     if samples
                 ),
-            )
+            ),
         )
     most = max(counts.tolist())
     bars = tuple(
@@ -201,5 +201,7 @@ def temperature_chart(layers: Sequence[Sequence[float]]) -> Chart:
         x_ticks=tuple(Tick(frame.x(n), str(n)) for n in range(1, count + 1, every)),
         y_ticks=y_ticks,
         series=(mean, heads),
-        rules=(Rule((frame.x(0.4), frame.y(1)), (frame.x(count + 0.6), frame.y(1)), "at the start"),),
+        rules=(
+            Rule((frame.x(0.4), frame.y(1)), (frame.x(count + 0.6), frame.y(1)), "at the start"),
+        ),
     )

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,14 @@ from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import Facts, gather, read_evaluation
 from smallvit.reporting.matrix import draw_matrix
 from smallvit.reporting.plots import calibration, curves, temperature_chart
-from smallvit.reporting.story import MEANINGS, about_result, about_run, caveats, duration, unfinished
+from smallvit.reporting.story import (
+    MEANINGS,
+    about_result,
+    about_run,
+    caveats,
+    duration,
+    unfinished,
+)
 from smallvit.runs.files import write_bytes
 from smallvit.runs.folder import Run
 
@@ -84,7 +91,10 @@ def folds_of(place: Place) -> list[Path]:
 
 
 def _expanded(given: Sequence[Place]) -> list[Place]:
-    return [part for place in given for part in (folds_of(place) or [place])]
+    expanded: list[Place] = []
+    for place in given:
+        expanded += folds_of(place) or [place]
+    return expanded
 
 
 def _briefly(run: Run) -> Facts:
@@ -172,12 +182,14 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "shown": shown,
         "percent": lambda value: f"{100 * value:.1f}\u00a0%",
         "number": lambda value: f"{value:,}",
+        "together": lambda text: text.replace(" %", "\u00a0%"),
         "duration": duration,
         "points": points,
     }
+    environment.filters |= filters
     environment.globals |= {"MEANINGS": MEANINGS, "WIDTH": WIDTH, "HEIGHT": HEIGHT}
     return environment

@@ -40,15 +40,18 @@ def about_run(facts: Facts) -> list[str]:
     run, data = facts.run, facts.run.info["data"]
     height, width = run.image_size
     counts = data["counts"]
-    start = f"starting from {run.config.model.pretrained}" if run.config.model.pretrained else (
-        "from scratch"
+    start = (
+        f"starting from {run.config.model.pretrained}"
+        if run.config.model.pretrained
+        else ("from scratch")
     )
     parameters = run.info.get("parameters", 0)
     size = f"{parameters / 1e6:.2f} million parameters" if parameters else "unknown size"
     name = run.info["model"]["name"]
+    pictures = counted(counts.get("train", 0), "picture")
     first = (
-        f"{name} ({size}) was trained {start} on {shown(data['source'])}: "
-        f"{counted(counts.get('train', 0), 'picture')} of {counted(len(run.classes), 'class', 'classes')}, "
+        f"{name} ({size}) was trained {start} on {shown(data['source'])}: {pictures} of "
+        f"{counted(len(run.classes), 'class', 'classes')}, "
         f"brought to {height}×{width} pixels ({run.fit})."
     )
     return [first, *_training(facts)]
@@ -85,7 +88,9 @@ def _training(facts: Facts) -> list[str]:
 
 def about_result(found: Evaluation) -> str:
     """The accuracy in plain words."""
-    value, low, high = (100 * part for part in (found.accuracy.value, found.accuracy.low, found.accuracy.high))
+    value, low, high = (
+        100 * part for part in (found.accuracy.value, found.accuracy.low, found.accuracy.high)
+    )
     seen = (
         f"On {counted(found.count, 'test picture')} it had never seen"
         if found.split == "test"
@@ -113,14 +118,15 @@ def caveats(facts: Facts) -> list[str]:
     if found.split == "val":
         told.append(
             "It is too good to be true: the weights were chosen by these very pictures, and there "
-            "is no test split. Hold some pictures out (--test 0.2) for a number that can be trusted."
+            "is no test split. Hold some pictures out (--test 0.2) for a number to trust."
         )
     told += _data_caveats(facts, found)
     present = sorted((row for row in found.per_class if row.support), key=lambda r: r.recall.value)
     if len(present) > 1 and present[-1].recall.value - present[0].recall.value > 0.1:
         told.append(
-            f"It is a mean. Of {shown(present[0].name)} it finds {100 * present[0].recall.value:.0f} %, "
-            f"of {shown(present[-1].name)} {100 * present[-1].recall.value:.0f} %."
+            f"It is a mean. Of {shown(present[0].name)} it finds "
+            f"{100 * present[0].recall.value:.0f} %, of {shown(present[-1].name)} "
+            f"{100 * present[-1].recall.value:.0f} %."
         )
     told.append(
         "It holds for pictures taken as these were. Another camera, place or time may give quite "
@@ -162,8 +168,9 @@ def unfinished(run: Run, log_steps: int, tested: bool) -> str:
         return ""
     planned = run.config.schedule.steps
     of_all = f" of {planned:,}" if planned else ""
+    state = "numbers are of the best weights so far" if tested else "nothing was tested"
     return (
-        f"This run has not come to its end: its log ends after {log_steps:,}{of_all} steps"
-        f"{', and numbers are of the best weights so far' if tested else ' and nothing was tested'}. "
+        f"This run has not come to its end: its log ends after {log_steps:,}{of_all} steps, and "
+        f"{state}. "
         f"To go on: smallvit train --resume --out {shown(run.folder)}"
     )
