@@ -85,7 +85,7 @@ def describe(found: "Evaluation") -> str:
     if confused:
         lines += ["", "largest confusions"]
         lines += [
-            f"  {pair.count:,} of {pair.support:,} {shown(pair.truth)} taken for "
+            f"  {pair.pictures:,} of {pair.support:,} {shown(pair.truth)} taken for "
             f"{shown(pair.answer)}"
             for pair in confused
         ]

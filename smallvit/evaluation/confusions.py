@@ -14,13 +14,13 @@ class Confusion(NamedTuple):
     Attributes:
         truth: What they are.
         answer: What they were taken for.
-        count: How many.
+        pictures: How many.
         support: How many there are of the true class.
     """
 
     truth: str
     answer: str
-    count: int
+    pictures: int
     support: int
 
 
@@ -32,7 +32,7 @@ def largest_confusions(found: Evaluation, limit: int) -> list[Confusion]:
         for j, count in enumerate(row)
         if count and i != j
     ]
-    return sorted(pairs, key=lambda pair: (-pair.count, pair.support))[:limit]
+    return sorted(pairs, key=lambda pair: (-pair.pictures, pair.support))[:limit]
 
 
 def order_classes(confusion: Int[np.ndarray, "K K"]) -> list[int]:

@@ -23,13 +23,13 @@ class Cell(NamedTuple):
     """One pair of classes.
 
     Attributes:
-        count: Pictures.
+        pictures: How many.
         level: How dark it is, by the share of the true class; 0 where there are none.
         told: The same in words.
         right: Whether it is on the diagonal.
     """
 
-    count: int
+    pictures: int
     level: int
     told: str
     right: bool
@@ -74,7 +74,7 @@ def draw_matrix(found: Evaluation) -> Matrix:
             count = int(counts[truth, answer])
             told = f"{count:,} of {support:,} {name} taken for {other}"
             cells.append(Cell(count, _level(count, support), told, truth == answer))
-        rows.append(Row(name, support, tuple(cells), support - sum(cell.count for cell in cells)))
+        rows.append(Row(name, support, tuple(cells), support - sum(cell.pictures for cell in cells)))
     return Matrix(tuple(names), tuple(rows), whole)
 
 
