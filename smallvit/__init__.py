@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from smallvit.layers import LSA, SPT, Features, SeqPool
     from smallvit.losses import DRLoc
     from smallvit.models import create_model, list_models
+    from smallvit.recipes import plan
     from smallvit.reporting import report
+    from smallvit.runs import Run, RunConfig
+    from smallvit.training import resume, train
 
 __version__ = "0.1.0"
 
@@ -23,6 +26,8 @@ _HOMES = {
     "Evaluation": "smallvit.evaluation",
     "Features": "smallvit.layers",
     "LSA": "smallvit.layers",
+    "Run": "smallvit.runs",
+    "RunConfig": "smallvit.runs",
     "SPT": "smallvit.layers",
     "SeqPool": "smallvit.layers",
     "audit": "smallvit.data",
@@ -32,7 +37,10 @@ _HOMES = {
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
+    "plan": "smallvit.recipes",
     "report": "smallvit.reporting",
+    "resume": "smallvit.training",
+    "train": "smallvit.training",
 }
 
 __all__ = [
@@ -41,6 +49,8 @@ __all__ = [
     "DRLoc",
     "Evaluation",
     "Features",
+    "Run",
+    "RunConfig",
     "SeqPool",
     "audit",
     "create_model",
@@ -49,7 +59,10 @@ __all__ = [
     "load_data",
     "load_reference",
     "localize",
+    "plan",
     "report",
+    "resume",
+    "train",
 ]
 
 

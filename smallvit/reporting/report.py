@@ -23,12 +23,12 @@ from smallvit.reporting.story import (
     unfinished,
 )
 from smallvit.runs.files import write_bytes
-from smallvit.runs.folder import Run
+from smallvit.runs.folder import INFO, Run
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-REPORT, COMPARISON, FOLDS = "report.html", "comparison.html", "folds.json"
+REPORT, COMPARISON = "report.html", "comparison.html"
 
 _CONFUSED = 15
 
@@ -84,9 +84,10 @@ def report(
 
 def folds_of(place: Place) -> list[Path]:
     """The run folders of a cross-validation; none where the place is something else."""
-    if isinstance(place, Run) or not (Path(place) / FOLDS).is_file():
+    if isinstance(place, Run) or (Path(place) / INFO).is_file():
         return []
-    parts = [path for path in Path(place).glob("fold-*") if path.name[5:].isdecimal()]
+    found = [path.parent for path in Path(place).glob(f"fold-*/{INFO}")]
+    parts = [path for path in found if path.name[5:].isdecimal()]
     return sorted(parts, key=lambda path: int(path.name[5:]))
 
 

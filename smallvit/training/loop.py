@@ -113,13 +113,15 @@ def run_loop(job: Job) -> None:
         NonFiniteError: The loss was; the last checkpoint holds the last good weights.
     """
     config, progress, stepper = job.config, job.progress, job.stepper
-    since = _Interval(progress.step)
+    first, since = progress.step, _Interval(progress.step)
     saved = time.monotonic()
     with Stop() as stop:
         while not progress.ended:
             step = progress.step
             _take_step(job, step)
             progress.step = step + 1
+            if step == first:
+                since = _Interval(progress.step)  # what a first step costs says nothing of others
             job.journal.advance(progress.step, progress.steps)
             looking = progress.step % job.every == 0 or progress.step == progress.steps
             if looking or progress.step % _LOOK == 0:
@@ -171,13 +173,14 @@ def _look(job: Job, since: "_Interval") -> None:
     if not math.isfinite(loss):
         raise NonFiniteError(progress.step - 1)
     steps = progress.step - since.step
+    rate = seconds / max(steps, 1)
     told = {
         "epoch": round(progress.step / job.loader.steps_per_epoch, 3),
         "images": progress.step * config.loop.batch_size,
         "lr": learning_rate(progress.step - 1, progress.steps, config.optim.lr, config.schedule),
         "loss": loss,
         "accuracy": accuracy,
-        "images_per_second": round(steps * config.loop.batch_size / max(seconds, 1e-9), 1),
+        "images_per_second": round(config.loop.batch_size / max(rate, 1e-9), 1),
         "seconds": round(seconds, 3),
     }
     assert count > 0
@@ -190,7 +193,7 @@ def _look(job: Job, since: "_Interval") -> None:
         spent = round(time.monotonic() - started, 3)
         job.journal.write("val", step=progress.step, **val, seconds=spent)
         _choose(job, score)
-    rate = (time.monotonic() - since.started) / max(steps, 1)
+    rate = (time.monotonic() - since.started) / max(steps, 1)  # with validation
     job.journal.tell_progress(told, val, rate * (progress.steps - progress.step))
     if job.deadline is not None:
         _shorten(job, rate)

@@ -116,7 +116,7 @@ def make_stepper(config: RunConfig, dataset: Dataset, model: nn.Module, world: W
         seed=config.seed,
         precision=precision,
     ).to(device)
-    if device.type == "cuda" and _is_convolutional(model):
+    if _likes_channels_last(model, device):
         model.to(memory_format=torch.channels_last)
     average = copy.deepcopy(model).requires_grad_(False).eval() if config.optim.ema else None
     on_gpu = device.type == "cuda"
@@ -175,7 +175,10 @@ def _class_weights(dataset: Dataset) -> Float[Tensor, " K"]:
     return torch.tensor(weights, dtype=torch.float32)
 
 
-def _is_convolutional(model: nn.Module) -> bool:
-    """Whether most weights stand in convolutions."""
-    own = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
-    return own > 0.5 * sum(p.numel() for p in model.parameters())
+def _likes_channels_last(model: nn.Module, device: torch.device) -> bool:
+    """Convolutional networks on a GPU; on a CPU whatever has a convolution that overlaps."""
+    convs = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    if device.type == "cpu":
+        return any(conv.kernel_size > conv.stride for conv in convs)
+    own = sum(conv.weight.numel() for conv in convs)
+    return device.type == "cuda" and own > 0.5 * sum(p.numel() for p in model.parameters())

@@ -1,6 +1,5 @@
 """The page of several runs."""
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from smallvit.reporting.comparing import config_differences, judge, points, uniq
 from smallvit.reporting.facts import Facts
 from smallvit.reporting.report import comparison_page
 from smallvit.runs import Run
+from smallvit.training.folds import summarise
 from tests.reporting.conftest import Page
 from tests.reporting.test_report import check_alone, check_readable
 
@@ -110,15 +110,17 @@ def test_folds(run: Run, tmp_path: Path, read: Read) -> None:
         right = np.arange(30) >= wrong
         tested.append(answered(right, f"{number}/"))
         (folder / "evaluation.json").write_text(tested[-1].to_json())
-    (whole / "folds.json").write_text(json.dumps({"folds": 3}))
+    summary = summarise(whole)
     path = report(whole)
     assert path == whole / "comparison.html"
     page = read(path)
     check_alone(page)
     assert "3 folds of one run" in page.words
     assert f"{100 * 69 / 90:.1f}\u00a0%" in page.words
-    values = [each.accuracy.value for each in tested]
-    assert f"{100 * np.std(values, ddof=1):.1f} points" in page.words
+    assert {str(value) for value in summary["accuracy"].values()} <= {
+        data["value"] for data in page.all("data")
+    }
+    assert f"{100 * summary['accuracy_std']:.1f} points" in page.words
     assert "p:" not in page.words
 
 

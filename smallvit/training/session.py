@@ -1,7 +1,6 @@
 """`train`: one run from a config, or the rest of one."""
 
 import logging
-import math
 import os
 import shutil
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 import smallvit
-from smallvit.data import Dataset, audit
+from smallvit.data import Audit, Dataset, audit
 from smallvit.evaluation.calibration import fit_temperature
 from smallvit.evaluation.evaluate import logits_of, measure
 from smallvit.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -47,6 +46,7 @@ def train(
     *,
     out: str | os.PathLike[str] | None = None,
     dataset: Dataset | None = None,
+    found: Audit | None = None,
     command: str | None = None,
     started: float | None = None,
     shown: bool = True,
@@ -57,6 +57,7 @@ def train(
         config: What to do; `smallvit.plan` makes one.
         out: The run folder; None takes the next free runs/<data>-<model>-<n>.
         dataset: What the config names, if it is loaded already.
+        found: Its audit, if there is one already.
         command: For the record: what was typed.
         started: When the time of `minutes` began, on time.monotonic's clock.
         shown: Whether a person is told anything.
@@ -75,11 +76,12 @@ def train(
         if dataset is None:
             dataset = _open_together(config, world)
         config = fitted(config, dataset)
-        _refuse_errors(dataset, config)
+        _refuse_errors(dataset, found, config)
         folder = Path(out) if out is not None else new_folder(_stem(config), _short(config))
         folder = world.agree(folder)
-        _check_writable(folder)
+        check_writable(folder)
         job, built = _prepare(config, dataset, world)
+        _check_room(folder, job)
         _plan(job, dataset, folder, started)
         run = _create(job, dataset, built, folder, command)
         if shown and world.leads:
@@ -339,9 +341,9 @@ def _open_together(config: RunConfig, world: World) -> Dataset:
     return dataset
 
 
-def _refuse_errors(dataset: Dataset, config: RunConfig) -> None:
+def _refuse_errors(dataset: Dataset, found: Audit | None, config: RunConfig) -> None:
     """Stops before a training that would not be worth its time."""
-    audit(dataset).check(config.data.allow)
+    (found or audit(dataset)).check(config.data.allow)
     if len(dataset.classes) < 2:
         raise ValueError(f"{dataset.source} has one class: a classifier needs two or more")
 
@@ -355,7 +357,7 @@ def _refuse_changes(old: RunConfig, new: RunConfig) -> None:
         )
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Refuses a place where nothing can be written, before any work is done.
 
     Raises:
@@ -370,8 +372,22 @@ def _check_writable(folder: Path) -> None:
     place = folder
     while not place.exists():
         place = place.parent
-    if not os.access(place, os.W_OK):
-        raise OSError(f"{place} cannot be written: choose another place with --out")
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise OSError(f"{place} cannot be written to: choose another place with --out")
+
+
+def _check_room(folder: Path, job: Job) -> None:
+    """Refuses a disk that cannot hold what a run writes: three checkpoints and two models."""
+    place = folder.resolve()
+    while not place.exists():
+        place = place.parent
+    size = sum(p.numel() * p.element_size() for p in job.stepper.learner.model.parameters())
+    need, free = 3 * 5 * size + 2 * size, shutil.disk_usage(place).free
+    if free < need:
+        raise OSError(
+            f"{place} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
+            "room, or choose another place with --out"
+        )
 
 
 def _explain(error: NonFiniteError, job: Job, run: Run) -> str:
@@ -416,11 +432,3 @@ def _device_name(world: World) -> str:
     if world.device.type == "cuda":
         return torch.cuda.get_device_name(world.device)
     return world.device.type
-
-
-def free_bytes(folder: Path) -> float:
-    """Room on the disk of a folder that may not exist yet."""
-    place = folder.resolve()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free if place.exists() else math.inf

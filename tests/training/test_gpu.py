@@ -1,0 +1,113 @@
+"""Training on a GPU: captured is plain, stopped is not stopped. Skipped without one."""
+
+import numpy as np
+import pytest
+import torch
+
+from smallvit.runs import Run, RunConfig
+from smallvit.runs.config import changes_of
+from smallvit.training import loop, resume, train
+
+pytestmark = [
+    pytest.mark.compiled,
+    pytest.mark.filterwarnings("ignore"),  # Inductor and deterministic algorithms give advice
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and there is none"),
+]
+
+TINY = [
+    "model.name=vit_9_p4+spt+lsa",
+    "model.options.dim=32",
+    "model.options.depth=2",
+    "model.options.num_heads=2",
+    "model.options.dropout=0.1",
+    "data.val=0.2",
+    "loop.batch_size=32",
+    "loop.every=10",
+    "schedule.steps=30",
+    "schedule.mixed=0.6",
+    "augment.padding=2",
+    "augment.policy=auto_cifar10",
+    "augment.cutmix=1.0",
+    "augment.mixup=0.8",
+    "optim.ema=0.9",
+    "optim.clip=1.0",
+]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    random = np.random.default_rng(0)
+    labels = np.arange(400) % 4
+    images = random.integers(0, 120, (400, 16, 16, 3), dtype=np.uint8)
+    images[:, :8] += (30 * labels[:, None, None, None]).astype(np.uint8)
+    path = tmp_path_factory.mktemp("data") / "four.npz"
+    np.savez(path, images=images, labels=labels)
+    return path
+
+
+def losses(run, kind="train"):
+    return [line["loss"] for line in run.log() if line["kind"] == kind]
+
+
+def config(source, *more):
+    return RunConfig().changed(changes_of([f"data.source={source}", *TINY, *more]))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, precision):
+    same = [f"loop.precision={precision}", "model.options.dropout=0"]
+    plain = train(
+        config(source, *same, "loop.compiled=false", "loop.captured=false"), out=tmp_path / "plain"
+    )
+    captured = train(config(source, *same, "loop.compiled=false"), out=tmp_path / "captured")
+    compiled = train(config(source, *same), out=tmp_path / "compiled")
+    np.testing.assert_allclose(losses(captured), losses(plain), rtol=1e-3)
+    np.testing.assert_allclose(losses(compiled), losses(plain), rtol=2e-2)
+    np.testing.assert_allclose(losses(captured, "val"), losses(plain, "val"), rtol=2e-3)
+
+
+def test_half_precision_learns(source, tmp_path):
+    run = train(config(source, "loop.precision=fp16", "loop.compiled=false"), out=tmp_path / "run")
+    assert losses(run)[-1] < losses(run)[0]
+
+
+def test_deterministic_runs_are_the_same_and_resume_exactly(source, tmp_path, monkeypatch):
+    exact = config(
+        source, "loop.deterministic=true", "loop.compiled=false", "loop.checkpoint_seconds=0"
+    )
+    try:
+        first, second = (train(exact, out=tmp_path / name) for name in ("first", "second"))
+        weights = (first.folder / "last.safetensors").read_bytes()
+        assert (second.folder / "last.safetensors").read_bytes() == weights
+        take = loop._take_step
+
+        def stop_after_25(job, step):
+            if step == 25:
+                raise KeyboardInterrupt
+            take(job, step)
+
+        monkeypatch.setattr(loop, "_take_step", stop_after_25)
+        with pytest.raises(KeyboardInterrupt):
+            train(exact, out=tmp_path / "third")
+        monkeypatch.undo()
+        third = resume(tmp_path / "third")
+        assert (third.folder / "last.safetensors").read_bytes() == weights
+        assert losses(third) == losses(first)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_gpu_that_is_too_small_gets_smaller_passes(source, tmp_path):
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 0.3e9 / total))
+    try:
+        big = ["model.options.dim=256", "model.options.depth=8", "loop.batch_size=256"]
+        run = train(
+            config(source, *big, "loop.compiled=false", "loop.precision=fp32", "schedule.steps=3"),
+            out=tmp_path / "run",
+        )
+        assert run.info["accumulation"] > 1
+        assert Run.open(run.folder).finished
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
