@@ -1,7 +1,14 @@
 """The command line: thin; it parses, calls and prints. A file a group of commands."""
 
 # Each module adds its commands to the application, in this order.
-from smallvit.cli import data, evaluating, models, reporting, training  # noqa: F401
+from smallvit.cli import (  # noqa: F401
+    data,
+    evaluating,
+    explaining,
+    models,
+    reporting,
+    training,
+)
 from smallvit.cli.app import app, refusal
 
 __all__ = ["app", "main"]

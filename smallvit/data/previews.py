@@ -55,7 +55,7 @@ def preview(
     height, width = dataset.image_size
     scale = max(1, round(_CELL / max(height, width)))
     cell = height * scale, width * scale
-    font = _font()
+    font = label_font(_TEXT - 2)
     label = max((int(font.getlength(_short(name))) for name, _ in rows), default=0) + 2 * _GAP
     head = 2 * _TEXT + 2 * _GAP
     sheet = Image.new(
@@ -131,10 +131,8 @@ def _short(name: str, limit: int = 22) -> str:
     return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
-def _font() -> FreeTypeFont:
+def label_font(size: int) -> FreeTypeFont:
     """A font with more than Latin letters; matplotlib brings one."""
     import matplotlib
 
-    return truetype(
-        Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _TEXT - 2
-    )
+    return truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)

@@ -195,11 +195,10 @@ def _gradient(
     candidates = maps + [x for x in reversed(seen) if x.ndim == 3 and x.shape[1] >= count]
     # Only the last few can be on the way: the class token's own, and what it asked.
     for x in candidates[:_TRIED]:
-        slope: Tensor | None
-        (slope,) = torch.autograd.grad(score, x, retain_graph=True, allow_unused=True)
-        if slope is None:
+        slopes: Any = torch.autograd.grad(score, x, retain_graph=True, allow_unused=True)
+        if slopes[0] is None:
             continue
-        product = (x * slope).detach()
+        product = (x * slopes[0]).detach()
         evidence = grid_tokens(model, product, grid)[0] if x.ndim == 4 else product[:, -count:]
         if evidence.any():
             return evidence.float().sum(-1).relu().unflatten(1, grid)

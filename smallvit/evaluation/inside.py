@@ -1,6 +1,7 @@
 """Numbers inside a model: how far a token sees, how sharp its attention has become."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import nn
 
@@ -10,6 +11,8 @@ from smallvit.layers.tokenizers import shift_pixels
 from smallvit.models.base import Backbone
 from smallvit.models.cvt import CvT
 from smallvit.models.t2t import T2T
+
+_POOL = 3  # side of the pools between the compact tokenizer's convolutions
 
 
 def receptive_field(model: nn.Module) -> int | None:
@@ -31,9 +34,8 @@ def receptive_field(model: nn.Module) -> int | None:
     if isinstance(tokenizer, PatchTokenizer):
         return tokenizer.proj.kernel_size[0]
     if isinstance(tokenizer, ConvTokenizer):
-        pool = (int(tokenizer.pool.kernel_size), int(tokenizer.pool.stride))
-        convs = [(conv.kernel_size[0], conv.stride[0]) for conv in tokenizer.convs]
-        side, stride = _reach(step for conv in convs for step in (conv, pool)), config.stride
+        layers = [(config.kernel, config.conv_stride), (_POOL, 2)] * config.convs
+        side, stride = _reach(layers), config.stride
     elif isinstance(model, T2T):
         side = _reach((kernel, stride) for kernel, stride, _ in config.splits)
         stride = config.first_split[1]
@@ -66,7 +68,8 @@ def temperatures(model: nn.Module) -> list[list[float]]:
     for part in model.modules():
         scale = getattr(part, "scale", None)
         if isinstance(scale, nn.Parameter) and scale.numel() == getattr(part, "num_heads", None):
+            layer: Any = part
             wide = isinstance(part, ValueAttention)
-            width = part.qkv.in_features if wide else part.head_dim  # type: ignore[union-attr]
-            rows.append((1 / (scale.detach().double().flatten() * float(width) ** 0.5)).tolist())
+            width: int = layer.qkv.in_features if wide else layer.head_dim
+            rows.append((1 / (scale.detach().double().flatten() * width**0.5)).tolist())
     return rows

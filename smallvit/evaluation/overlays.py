@@ -4,6 +4,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from smallvit.data.previews import coloured
+
 # Dark violet over green to yellow, in even steps of lightness: it reads the same to a colour-blind
 # eye and in grey.
 _COLOURS = np.array(
@@ -45,9 +47,9 @@ def overlay(
     height, width = picture.shape[:2]
     small = Image.fromarray(heat.astype(np.float32))
     large = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))
-    three = picture[..., :3] if picture.shape[2] >= 3 else picture[..., :1]
-    grey = three.mean(2, keepdims=True)
+    three = coloured(picture)
     if strength == 0:
-        return np.broadcast_to(three, (height, width, 3)).copy()
+        return three
+    grey = three.mean(2, keepdims=True)
     mixed = (1 - strength) * grey + strength * colours(large.clip(0, 1))
     return np.asarray(mixed.round(), np.uint8)

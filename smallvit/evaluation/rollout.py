@@ -16,7 +16,7 @@ What is exact and what is not:
 - LayerScale, MLPs and the size of the values are ignored, as in the paper.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -195,22 +195,22 @@ def _between(merging: Any, plain: See) -> Made:
 
 def _t2t(model: T2T) -> Iterator[Step]:
     tokenizer = model.tokenizer
-    for grid, kernel in zip(tokenizer.grids[:-1], tokenizer.splits[1:], strict=True):
+    for grid, kernel in zip(tokenizer.grids, tokenizer.splits[1:], strict=False):
         yield Tokens(joined=False)
         yield Made(grid, split(*kernel))
     yield from [Tokens()] * len(model.blocks)
 
 
 def _staged(model: PiT | Swin | CvT) -> Iterator[Step]:
-    stages: Iterable[Any] = model.stages
-    for index, stage in enumerate(stages):
+    parts: Any = model
+    for index, stage in enumerate(parts.stages):
         if index and isinstance(model, CvT):
             kernel, stride = model.config.kernels[index], model.config.strides[index]
             yield Made(model.grids[index - 1], split(kernel, stride, kernel // 2))
         elif index and isinstance(model, Swin):
-            yield _between(model.mergings[index - 1], split(2, 2, 0))
+            yield _between(parts.mergings[index - 1], split(2, 2, 0))
         elif index:
-            yield _between(model.poolings[index - 1], split(3, 2, 1))
+            yield _between(parts.poolings[index - 1], split(3, 2, 1))
         for block in stage:
             attention = block.attention
             if isinstance(attention, WindowAttention):
