@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.evaluation import Evaluation, evaluate
 from smallvit.runs import Run
-from tests.reporting.conftest import write_npz
+from tests.reporting.conftest import Page, write_npz
+from tests.reporting.test_report import check_numbers
 
 
 def invoke(*args: object) -> str:
@@ -57,6 +58,10 @@ def test_evaluate_writes_nothing_else(folder: Path, tmp_path: Path) -> None:
 
 def test_report(folder: Path, tmp_path: Path) -> None:
     assert invoke("report", folder, "--device", "cpu") == f"wrote {folder / 'report.html'}\n"
+    invoke("evaluate", folder, "--device", "cpu")
+    invoke("report", folder, "--device", "cpu")
+    page = Page((folder / "report.html").read_text(encoding="utf-8"))
+    check_numbers(page, evaluate(folder, device="cpu"))
     out = tmp_path / "both.html"
     second = shutil.copytree(folder, tmp_path / "second")
     assert invoke("report", folder, second, "-o", out) == f"wrote {out}\n"
