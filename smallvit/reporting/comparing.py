@@ -165,13 +165,17 @@ def _paired(one: Facts, two: Facts) -> Paired | None:
 def _sentence(name: str, first: str, pair: Paired, p: float) -> str:
     gap = pair.difference
     if pair.gained == pair.lost:
-        size = f"{name} has as many of the {pair.count:,} test pictures right as {first}"
-    else:
-        size = (
-            f"{name} has {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} "
-            f"of the {pair.count:,} test pictures right than {first}: {points(gap.value)} points "
-            f"(95 % interval {points(gap.low)} to {points(gap.high)})"
+        return (
+            f"{name} has as many of the {pair.count:,} test pictures right as {first}, though not "
+            f"all the same ones: {pair.gained:,} each only one of them has right."
+            if pair.gained
+            else f"{name} and {first} have the same of the {pair.count:,} test pictures right."
         )
+    size = (
+        f"{name} has {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} of "
+        f"the {pair.count:,} test pictures right than {first}: {points(gap.value)} points (95 % "
+        f"interval {points(gap.low)} to {points(gap.high)})"
+    )
     counts = f"{pair.gained:,} only {name} has right, {pair.lost:,} only {first}"
     end = "these pictures do not show which of the two is better"
     if p < LEVEL:
@@ -189,7 +193,9 @@ def points(value: float) -> str:
 
 
 def _odds(p: float) -> str:
-    return f"{100 * p:.2g} % of all cases" if p >= 0.001 else "less than one of 1,000 cases"
+    if p < 0.001:
+        return "less than one of 1,000 cases"
+    return f"{100 * p:.2g} % of all cases" if p < 0.1 else f"{100 * p:.0f} % of all cases"
 
 
 def _unpaired(name: str, first: str, each: Facts, base: Evaluation | None) -> str:

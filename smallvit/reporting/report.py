@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 REPORT, COMPARISON = "report.html", "comparison.html"
 
 _CONFUSED = 15
+_LONG = 48
 
 Place = str | os.PathLike[str] | Run
 
@@ -188,6 +189,7 @@ def _environment() -> "Environment":
         "percent": lambda value: f"{100 * value:.1f}\u00a0%",
         "number": lambda value: f"{value:,}",
         "together": lambda text: text.replace(" %", "\u00a0%"),
+        "short": lambda name: name if len(name) <= _LONG else f"{name[: _LONG - 1]}…",
         "duration": duration,
         "points": points,
     }

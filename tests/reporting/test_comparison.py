@@ -67,7 +67,11 @@ def test_luck(run: Run) -> None:
     assert "do not show which of the two is better" in verdict.sentence
     assert "Nothing in their configs." in Page(comparison_page(facts)).words
     (same,) = judge(("one", "two"), [facts[0], facts[0]])
-    assert "as many of the 100 test pictures right" in same.sentence
+    assert "have the same of the 100 test pictures right" in same.sentence
+    two[8], one[:1] = False, False
+    (even,) = judge(("one", "two"), [facts[0], made(run, "two", answered(two))])
+    assert "as many of the 100 test pictures right as one" in even.sentence
+    assert "3 each only one of them has right" in even.sentence
 
 
 def test_several_questions_at_once(run: Run, better: tuple[Evaluation, Evaluation]) -> None:
