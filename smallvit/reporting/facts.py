@@ -127,7 +127,7 @@ def gather(run: Run, *, device: str = "auto", progress: bool = False) -> Facts:
             for split in ("test", "val")
             if split in dataset.splits
         }
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         return _with_mistakes(replace(facts, gone=str(error)), None)
     facts = replace(facts, audit=audit(dataset))
     if model is None or (facts.evaluation is None and not run.finished):

@@ -7,7 +7,7 @@ import numpy as np
 
 from smallvit.evaluation.intervals import wilson
 from smallvit.evaluation.metrics import Reliability
-from smallvit.evaluation.results import Evaluation
+from smallvit.evaluation.results import ConfidenceBin, Evaluation
 from smallvit.reporting.charts import (
     Bar,
     Chart,
@@ -151,16 +151,6 @@ def calibration(found: Evaluation, before: Reliability | None) -> Chart:
                 ),
             ),
         )
-    most = max(counts.tolist())
-    bars = tuple(
-        Bar(
-            frame.x(each.low) + 1,
-            frame.y(0.25 * each.samples / most),
-            round(frame.x(each.high) - frame.x(each.low) - 2, 1),
-            round(frame.y(0) - frame.y(0.25 * each.samples / most), 1),
-        )
-        for each in bins
-    )
     return Chart(
         title="Accuracy of answers by their confidence",
         told="; ".join(f"{share(e.confidence)} sure, {share(e.accuracy)} right" for e in bins),
@@ -168,9 +158,21 @@ def calibration(found: Evaluation, before: Reliability | None) -> Chart:
         x_ticks=x_ticks,
         y_ticks=y_ticks,
         series=tuple(series),
-        bars=bars,
+        bars=_histogram(frame, bins),
         rules=(Rule((frame.x(0), frame.y(0)), (frame.x(1), frame.y(1))),),
     )
+
+
+def _histogram(frame: Frame, bins: Sequence[ConfidenceBin]) -> tuple[Bar, ...]:
+    """How many answers are how sure, in the lowest quarter of the chart."""
+    most = max(each.samples for each in bins)
+    foot = frame.y(0)
+    bars = []
+    for each in bins:
+        left, right = frame.x(each.low) + 1, frame.x(each.high) - 1
+        top = frame.y(0.25 * each.samples / most)
+        bars.append(Bar(left, top, round(right - left, 1), round(foot - top, 1)))
+    return tuple(bars)
 
 
 def temperature_chart(layers: Sequence[Sequence[float]]) -> Chart:

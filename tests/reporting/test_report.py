@@ -172,6 +172,15 @@ def test_without_a_test_split_validation_is_shown(run: Run, tmp_path: Path, read
     assert "too good to be true: the weights were chosen by these very pictures" in page.words
 
 
+def test_without_either_split(tmp_path: Path, read: Read) -> None:
+    source = write_npz(tmp_path / "d.npz", ("ash", "elm"), {"train": 12})
+    run = trained(source, tmp_path / "run", "data.val=0", "data.test=0")
+    page = read(report(run, device="cpu"))
+    check_readable(page)
+    assert "There is no evaluation" in page.words
+    assert not page.metrics
+
+
 def test_without_a_validation_split(run: Run, tmp_path: Path, read: Read) -> None:
     source = write_npz(tmp_path / "d.npz", ("ash", "elm"), {"train": 10, "test": 8})
     page = read(report(trained(source, tmp_path / "run", "data.val=0"), device="cpu"))
