@@ -1,12 +1,12 @@
 """Where a model looks: attention rollout, maps of every head, and what speaks for a class."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
@@ -17,9 +17,14 @@ from smallvit.interop.features import grid_tokens
 from smallvit.layers import Features
 from smallvit.layers.pooling import ClassToken, SeqPool
 from smallvit.models.base import Backbone, Size
-from smallvit.models.cait import CaiT
 
 __all__ = ["Explanation", "explain", "overlay", "receptive_field", "temperatures"]
+
+_STEPS = 16
+"""Steps from noise to the picture."""
+
+_LEAST = 8
+"""Cells along a side of the gradient map of models that end on a coarser grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,8 @@ class Explanation:
             come in: where the head looks, each token asking as much as it counts for the output.
             In the last layer that is the row of the class token, or SeqPool's or the plain mean of
             all rows. Heads are scaled one by one.
-        gradient: What speaks for the target, on the grid of the last tokens.
+        gradient: What speaks for the target, on the grid of the rollout, or of the last tokens
+            where there is none (at least 8×8).
         grid: Rows and columns of the last tokens.
         target: The class that `gradient` speaks for.
         logits: What the model says.
@@ -57,11 +63,13 @@ def explain(
 ) -> Explanation:
     """Shows where a model looks in pictures, and what in them speaks for a class.
 
-    The gradient map is token × gradient of the target's logit (less the mean of all logits, as the
-    softmax sees only differences), summed over channels; what speaks against the class is cut off.
-    With a mean of the tokens or a CNN that is Grad-CAM on the last map. Where a class token is
-    read, the final patch tokens say nothing any more, and what is taken is what the last
-    attention reads of them.
+    The gradient map is pixel × gradient of the target's logit (less the mean of all logits, as the
+    softmax sees only differences), averaged on the way from noise to the picture, each step with
+    noise of its own (expected gradients), and summed over the cells of a grid; what speaks against
+    the class is cut off. It begins at the pixels because attention carries evidence from token to
+    token: where the final tokens' gradient lies says little about where in the picture it came
+    from. It begins at noise because a network that normalises patches sees no difference between
+    a faint picture and a clear one.
 
     Args:
         model: One of ours, a baseline or timm's, in eval mode. Only ours give attention.
@@ -74,9 +82,9 @@ def explain(
     if model.training:
         raise ValueError("the model is in training mode, where dropout blurs maps: model.eval()")
     parts: Any = model
+    size = images.shape[2], images.shape[3]
     weights: list[Tensor] = []
-    with torch.enable_grad(), _watched(model) as seen:
-        images = images.detach().requires_grad_()  # also frozen models need a graph
+    with torch.no_grad():
         if isinstance(model, Backbone):
             features: Any = parts.forward_features(images, weights=weights)
         elif hasattr(parts, "forward_features") and hasattr(parts, "forward_head"):
@@ -87,27 +95,48 @@ def explain(
                 "cannot be read: ours, the baselines and timm's models can be explained"
             )
         if isinstance(features, Features):
-            tokens, grid, _ = features
-            logits = parts.head(features.pooled)
+            tokens, grid, pooled = features
+            logits = parts.head(pooled)
         else:
-            tokens, grid = grid_tokens(parts, features, (images.shape[2], images.shape[3]))
+            tokens, grid = grid_tokens(parts, features, size)
             logits = parts.forward_head(features)
-            seen.append(features)
-        wanted = _target(target, logits)
-        gradient = _gradient(parts, seen, grid, logits, wanted)
+    wanted = _target(target, logits)
     shares: Shares | None = None
     heads: list[Tensor] = []
     plan = steps(model) if isinstance(model, Backbone) else None
     if plan is not None:
         shares, heads = carry(plan, weights, reading(parts, tokens, grid))
+    fine = tuple(max(side, min(_LEAST, whole)) for side, whole in zip(grid, size, strict=True))
+    cells = fine if shares is None else shares.places.shape[1:]
+    evidence = evidence_for(model, images, wanted)
     return Explanation(
         rollout=None if shares is None else scaled(shares.places),
         heads=[scaled(each) for each in heads],
-        gradient=scaled(gradient),
+        gradient=scaled(F.adaptive_avg_pool2d(evidence, (cells[0], cells[1])).relu()),
         grid=grid,
         target=wanted.cpu().numpy(),
-        logits=logits.detach().float().cpu().numpy(),
+        logits=logits.float().cpu().numpy(),
     )
+
+
+def evidence_for(
+    model: nn.Module, images: Float[Tensor, "B C H W"], target: Int64[Tensor, " B"]
+) -> Float[Tensor, "B H W"]:
+    """What each pixel adds to the target's logit over the mean of all, by expected gradients."""
+    total = torch.zeros(len(images), *images.shape[2:], device=images.device)
+    for step in range(_STEPS):
+        # One noise for all pictures, so that a picture's map does not depend on its neighbours.
+        noise = torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(step))
+        noise = noise.to(images)
+        with torch.enable_grad():
+            between = torch.lerp(noise, images, (step + 0.5) / _STEPS).detach().requires_grad_()
+            logits = model(between)
+            score = logits.gather(1, target[:, None]).sum()
+            if logits.shape[1] > 1:
+                score = score - logits.mean(1).sum()
+            (slope,) = torch.autograd.grad(score, between)
+        total += ((images - noise) * slope).float().sum(1) / _STEPS
+    return total
 
 
 def scaled(maps: Float[Tensor, "*B h w"]) -> Float32[np.ndarray, "*B h w"]:
@@ -131,35 +160,6 @@ def reading(model: Any, tokens: Float[Tensor, "B N D"], grid: Size) -> Shares:
     return Shares(lead, places + 1 / (grid[0] * grid[1]))
 
 
-@contextmanager
-def _watched(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Notes what every attention reads, and what the pool reads, as the model runs."""
-    seen: list[Tensor] = []
-
-    def note_input(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        seen.append(inputs[0])
-
-    def note_output(_: nn.Module, __: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            seen.append(output)
-
-    hooks = [
-        part.register_forward_hook(note_output)
-        for name, part in model.named_modules()
-        if name.rpartition(".")[2] == "norm1"
-    ]
-    if isinstance(model, CaiT):  # whose class layers read the patches without a norm
-        hooks.append(model.blocks.register_forward_hook(note_output))
-    if isinstance(model, Backbone):
-        pool: Any = model.pool
-        hooks.append(pool.register_forward_pre_hook(note_input))
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _target(target: int | Sequence[int] | None, logits: Tensor) -> Int64[Tensor, " B"]:
     """The class of each picture that is to be explained."""
     if logits.ndim != 2 or not logits.shape[1]:
@@ -177,32 +177,3 @@ def _target(target: int | Sequence[int] | None, logits: Tensor) -> Int64[Tensor,
             f"the {count} pictures"
         )
     return torch.tensor(each, device=logits.device)
-
-
-def _gradient(
-    model: Any,
-    seen: list[Tensor],
-    grid: Size,
-    logits: Float[Tensor, "B K"],
-    target: Int64[Tensor, " B"],
-) -> Float[Tensor, "B h w"]:
-    """Token × gradient at the last tokens on the grid that the logits depend on."""
-    score = logits.gather(1, target[:, None]).sum()
-    if logits.shape[1] > 1:
-        score = score - logits.mean(1).sum()
-    count = grid[0] * grid[1]
-    maps = seen[-1:] if seen and seen[-1].ndim == 4 else []
-    candidates = maps + [x for x in reversed(seen) if x.ndim == 3 and x.shape[1] >= count]
-    # Only the last few can be on the way: the class token's own, and what it asked.
-    for x in candidates[:_TRIED]:
-        slopes: Any = torch.autograd.grad(score, x, retain_graph=True, allow_unused=True)
-        if slopes[0] is None:
-            continue
-        product = (x * slopes[0]).detach()
-        evidence = grid_tokens(model, product, grid)[0] if x.ndim == 4 else product[:, -count:]
-        if evidence.any():
-            return evidence.float().sum(-1).relu().unflatten(1, grid)
-    return logits.new_zeros(len(logits), *grid)
-
-
-_TRIED = 4

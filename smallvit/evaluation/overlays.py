@@ -24,6 +24,9 @@ _COLOURS = np.array(
 )
 
 
+_DIM = 0.8  # of the picture below, so that the brightest colour stands out on white too
+
+
 def colours(heat: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w 3"]:
     """The colour of each value from 0 to 1, on a scale of 0 to 255."""
     places = np.linspace(0, 1, len(_COLOURS))
@@ -31,11 +34,12 @@ def colours(heat: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w 3"]:
 
 
 def overlay(
-    picture: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "h w"], strength: float = 0.6
+    picture: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "h w"], strength: float = 0.75
 ) -> UInt8[np.ndarray, "H W 3"]:
     """Lays a map over a picture.
 
-    The picture turns grey below, so that colour means heat and nothing else.
+    The picture turns grey below, so that colour means heat and nothing else, and shows through
+    where there is little.
 
     Args:
         picture: Grey or coloured; of more channels the first three are shown.
@@ -50,6 +54,8 @@ def overlay(
     three = coloured(picture)
     if strength == 0:
         return three
-    grey = three.mean(2, keepdims=True)
-    mixed = (1 - strength) * grey + strength * colours(large.clip(0, 1))
+    heat = large.clip(0, 1)
+    grey = _DIM * three.mean(2, keepdims=True)
+    cover = strength * np.sqrt(heat)[..., None] if strength < 1 else 1.0
+    mixed = (1 - cover) * grey + cover * colours(heat)
     return np.asarray(mixed.round(), np.uint8)

@@ -20,7 +20,7 @@ from smallvit.data.previews import coloured, label_font
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.evaluate import choose_device
 from smallvit.evaluation.explain import Explanation, explain
-from smallvit.evaluation.overlays import colours, overlay
+from smallvit.evaluation.overlays import overlay
 
 if TYPE_CHECKING:
     from smallvit.runs.folder import Run
@@ -128,7 +128,7 @@ def _ask(
     target: int | None,
     place: torch.device,
 ) -> Explanation:
-    batch = torch.from_numpy(pixels).permute(2, 0, 1)[None].to(place)
+    batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].to(place)
     mean, std = torch.tensor(run.mean, device=place), torch.tensor(run.std, device=place)
     return explain(model, normalise(batch, mean, std), target)
 
@@ -185,7 +185,8 @@ def draw(title: str, rows: list[list[Tile]]) -> Image.Image:
             left, top = _GAP + c * across, head + r * down
             sheet.paste(Image.fromarray(tile.pixels), (left, top))
             pen.text((left, top + height + 4), _cut(tile.label, small, width), _INK, small)
-    bar = colours(np.linspace(0, 1, _CELL)[None].repeat(_TEXT, 0)).round().astype(np.uint8)
+    grey = np.full((_TEXT, _CELL, 1), 128, np.uint8)
+    bar = overlay(grey, np.linspace(0, 1, _CELL, dtype=np.float32)[None])
     top = size[1] - _TEXT - _GAP
     pen.text((_GAP, top - 1), "nothing", _QUIET, small)
     left = _GAP + int(small.getlength("nothing ")) + 4
