@@ -43,10 +43,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     write_bytes(folder / f"{name}.safetensors", data)
     about = {"step": checkpoint.step, "hash": _hash(data), "state": checkpoint.state}
     write_json(folder / f"{name}.json", about)
-    steps = sorted({path.name.partition(".")[0] for path in folder.iterdir()} - {name})
-    for old in steps[: 1 - _KEPT] if _KEPT > 1 else steps:
-        # The description goes first: what is left of a removal that was cut short is no checkpoint.
-        for path in sorted(folder.glob(f"{old}.*")):
+    # What is of a later step, or has no description, is what a killed save left behind.
+    steps = sorted(path.stem for path in folder.glob("*.json") if path.stem <= name)
+    # The description goes first: what is left of a removal that was cut short is no checkpoint.
+    for path in sorted(folder.iterdir()):
+        if path.name.partition(".")[0] not in steps[-_KEPT:]:
             path.unlink(missing_ok=True)
 
 

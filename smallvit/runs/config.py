@@ -16,11 +16,11 @@ Decay = Literal["matrices", "all"]
 
 
 def _check(owner: Any, limits: dict[str, tuple[float, float]]) -> None:
-    """Refuses numbers outside their limits; None is no number."""
+    """Refuses numbers outside their limits, and infinite ones; None is no number."""
     for name, (least, most) in limits.items():
         value = getattr(owner, name)
-        if value is not None and not least <= value <= most:
-            allowed = f"{least:g} or more" if math.isinf(most) else f"{least:g} to {most:g}"
+        if value is not None and not (least <= value <= most and value < math.inf):
+            allowed = f"{least:.10g} or more" if math.isinf(most) else f"{least:.10g} to {most:.10g}"
             raise ValueError(f"{name} is {value}: allowed is {allowed}")
 
 
@@ -132,6 +132,8 @@ class OptimConfig:
         _check(self, {**limits, "layer_decay": (0, 1), "ema": (0, 1)})
         if self.ema == 1:
             raise ValueError("ema is 1: the average would never move; allowed is 0 up to below 1")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas is {self.betas}: allowed is two numbers from 0 up to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +166,7 @@ class ScheduleConfig:
         shares = dict.fromkeys(("warmup", "cooldown", "mixed"), (0.0, 1.0))
         limits = dict.fromkeys(("epochs", "start", "end", "patience"), (0.0, math.inf))
         _check(self, {**shares, **limits, "steps": (1, math.inf)})
-        if self.minutes is not None and not self.minutes > 0:
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"minutes is {self.minutes}: give a number above 0")
         if self.warmup + self.cooldown > 1:
             raise ValueError(
@@ -233,6 +235,10 @@ class RunConfig:
     loop: LoopConfig = field(default_factory=LoopConfig)
     tensorboard: bool = False
     wandb: bool = False
+
+    def __post_init__(self) -> None:
+        # Each purpose of a run draws with the seed and a key of its own above these bits.
+        _check(self, {"seed": (0, 2**32 - 1)})
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

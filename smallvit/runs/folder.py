@@ -59,15 +59,16 @@ class Run:
             raise ValueError(f"{path} is no run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
         version = info.get("format")
-        if not isinstance(version, int) or version > FORMAT:
+        if type(version) is not int or not 1 <= version <= FORMAT:
             raise ValueError(
                 f"{path} has run format {version!r} and this smallvit reads up to {FORMAT}: it was "
                 "written by a newer version; upgrade smallvit"
             )
-        config = RunConfig.from_yaml(
-            (path / CONFIG).read_text(encoding="utf-8"), str(path / CONFIG)
-        )
-        return cls(path, config, info)
+        try:
+            text = (path / CONFIG).read_text(encoding="utf-8")
+        except (FileNotFoundError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is damaged: its {CONFIG} cannot be read: {error}") from error
+        return cls(path, RunConfig.from_yaml(text, str(path / CONFIG)), info)
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig, info: "Mapping[str, Any]") -> "Run":

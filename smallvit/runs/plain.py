@@ -22,11 +22,16 @@ class _Loader(yaml.SafeLoader):
     """YAML in which 3e-4 is a number."""
 
 
-_Loader.yaml_implicit_resolvers = {
-    letter: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:float"]
-    for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+class _Dumper(yaml.SafeDumper):
+    """YAML in which the text "3e-4" is quoted, as it must be for that loader."""
+
+
+for _kind in (_Loader, _Dumper):
+    _kind.yaml_implicit_resolvers = {
+        letter: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:float"]
+        for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 def read_yaml(text: str, source: str = "the text") -> Any:
@@ -44,7 +49,7 @@ def read_yaml(text: str, source: str = "the text") -> Any:
 
 def write_yaml(data: Mapping[str, Any]) -> str:
     """YAML that `read_yaml` turns into the same data, in the order given."""
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def to_plain(value: Any) -> Any:

@@ -1,10 +1,9 @@
 """Minutes into steps."""
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from smallvit.training.loop import Job
+from smallvit.training.loop import Job, step_within_memory
 
 _MARGIN = 0.04  # of the budget, for what was not measured
 _SHARE = 0.06  # most of the time that goes into validation
@@ -26,7 +25,7 @@ class Budget(NamedTuple):
     tested: int
 
 
-def plan_steps(job: "Job", budget: Budget, every: int | None) -> tuple[int, int, float]:
+def plan_steps(job: Job, budget: Budget, every: int | None) -> tuple[int, int, float]:
     """Takes some steps, undoes them, and says how many fit.
 
     Returns:
@@ -43,7 +42,7 @@ def plan_steps(job: "Job", budget: Budget, every: int | None) -> tuple[int, int,
     if every is None:
         least = per_validation / (_SHARE * per_step)
         every = max(job.loader.steps_per_epoch, int(least) + 1)
-    steps = int(left / (per_step + per_validation / every))
+    steps = job.world.agree(int(left / (per_step + per_validation / every)))
     if steps < 1:
         raise ValueError(
             f"{budget.seconds / 60:g} minutes are over before the first step: one takes "
@@ -53,15 +52,18 @@ def plan_steps(job: "Job", budget: Budget, every: int | None) -> tuple[int, int,
     return steps, max(every, steps // 100), end
 
 
-def _measure(job: "Job", budget: Budget) -> tuple[float, float]:
+def _measure(job: Job, budget: Budget) -> tuple[float, float]:
     """Seconds of a step and of a validation; the training is afterwards where it was."""
     saved = job.stepper.snapshot()
     times: list[float] = []
     until = time.monotonic() + _TRIAL * budget.seconds
     number = 0
-    while len(times) < _LEAST or (time.monotonic() < until and len(times) < 200):
+    # All processes take the same steps, or one would wait for ever.
+    while job.world.agree(
+        len(times) < _LEAST or (time.monotonic() < until and len(times) < 200)
+    ):
         started = time.monotonic()
-        job.stepper(job.loader.batch(number), number, lr=0.0, mixed=job.config.augment.mixed)
+        step_within_memory(job, number, lr=0.0, mixed=job.config.augment.mixed)
         job.stepper.take_sums()  # waits for the device
         if number:  # the first one compiles
             times.append(time.monotonic() - started)

@@ -1,12 +1,16 @@
 """The log of a run, and what a person sees of it."""
 
+import contextlib
+import errno
 import json
 import logging
+import os
 import sys
 import time
 from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from smallvit.extras import require
 
@@ -47,14 +51,15 @@ class Journal:
         shown: bool = True,
     ) -> None:
         self.steps, self._shown = steps, shown and path is not None
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._board: Any = None
         self._wandb: Any = None
         self._bar: Any = None
         self._stack = ExitStack()
         if path is None:
             return
-        self._file = self._stack.enter_context(path.open("ab"))
+        # Unbuffered: what a full disk refused must not wait to be written in front of the next line.
+        self._file = self._stack.enter_context(path.open("ab", buffering=0))
         self._file.truncate(size)
         self._file.seek(0, 2)
         if tensorboard is not None:
@@ -92,7 +97,8 @@ class Journal:
         """Bytes of the log so far, safely on their way to disk."""
         if self._file is None:
             return 0
-        self._file.flush()
+        with contextlib.suppress(OSError):
+            os.fsync(self._file.fileno())
         return self._file.tell()
 
     def advance(self, step: int, steps: int) -> None:
@@ -105,8 +111,7 @@ class Journal:
         if self._file is None:
             return
         line = {"kind": kind, "step": step, **values}
-        self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
-        self._file.flush()
+        self._append((json.dumps(line, ensure_ascii=False) + "\n").encode())
         numbers = {
             f"{kind}/{name}": value
             for name, value in values.items()
@@ -117,6 +122,18 @@ class Journal:
                 self._board.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log(numbers, step=step)
+
+    def _append(self, data: bytes) -> None:
+        """A whole line or none; a full disk does not end the training."""
+        assert self._file is not None
+        size = self._file.tell()
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            logger.warning("could not write to the log: %s; training goes on", error)
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
 
     def tell(self, sentence: str) -> None:
         """A line for a person, above the bar if there is one."""

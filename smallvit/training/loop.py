@@ -146,10 +146,16 @@ def run_loop(job: Job) -> None:
 
 
 def _take_step(job: Job, step: int) -> None:
-    """One step, in more passes if memory runs out."""
+    """One step of the schedule."""
     config, progress = job.config, job.progress
     lr = learning_rate(step, progress.steps, config.optim.lr, config.schedule)
     mixed = config.augment.mixed and is_mixed(step, progress.steps, config.schedule)
+    step_within_memory(job, step, lr=lr, mixed=mixed)
+
+
+def step_within_memory(job: Job, step: int, *, lr: float, mixed: bool) -> None:
+    """One step, in more passes if memory runs out."""
+    config, progress = job.config, job.progress
     while True:
         try:
             job.stepper(job.loader.batch(step), step, lr=lr, mixed=mixed)
@@ -239,7 +245,8 @@ def _questions(job: Job, stop: Stop) -> tuple[bool, bool]:
         return stop.asked, late
     if job.progress.step % _AGREE and job.progress.step != job.progress.steps:
         return False, False
-    return job.world.any(stop.asked), job.world.any(late)
+    # The deadline is on the first process's clock, and another machine's shows another time.
+    return job.world.any(stop.asked), job.world.agree(late)
 
 
 class _Interval:

@@ -267,7 +267,8 @@ def _finish(run: Run, job: Job, dataset: Dataset) -> Run:
         run = run.note(**ended)
         shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
     job.world.wait()
-    return run
+    # What the first process wrote is what the others return.
+    return run if job.world.leads else replace(run, info={**run.info, **ended})
 
 
 def _write_weights(run: Run, best: Any, last: Any, job: Job) -> None:
@@ -321,7 +322,10 @@ def _logits(job: Job, dataset: Dataset, split: str) -> np.ndarray:
 
 def _score(job: Job, dataset: Dataset, split: str) -> Score:
     """Accuracy and loss on a split."""
-    logits = _logits(job, dataset, split).astype(np.float64)
+    try:
+        logits = _logits(job, dataset, split).astype(np.float64)
+    except ValueError as error:  # the last step left weights that give nothing finite
+        raise NonFiniteError(job.progress.step) from error
     labels = dataset.labels(split)
     top = logits.max(1, keepdims=True)
     logs = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
@@ -349,6 +353,13 @@ def _refuse_errors(dataset: Dataset, found: Audit | None, config: RunConfig) -> 
 
 
 def _refuse_changes(old: RunConfig, new: RunConfig) -> None:
+    # A run's own config has the steps that were planned; what leaves them open asks for the same.
+    schedule, loop = new.schedule, new.loop
+    new = replace(
+        new,
+        schedule=replace(schedule, steps=schedule.steps or old.schedule.steps),
+        loop=replace(loop, every=loop.every or old.loop.every),
+    )
     told = differences(old.to_dict(), new.to_dict())
     if told:
         raise ValueError(

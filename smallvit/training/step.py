@@ -88,11 +88,10 @@ class Stepper:
         set_learning_rate(self.optimiser, lr)
         self._step.fill_(step)
         self._keep.fill_(average_decay(step, self.optim.ema))
-        # Dropout draws from torch's generator: so that a step does not depend on those before it.
-        torch.manual_seed((self.seed * 1_000_003 + step) * 4096 + self.world.rank)
+        self._seed_dropout(step)
         if self.captured:
             try:
-                self._replay(batch, mixed)
+                self._replay(batch, step, mixed)
                 return
             except torch.OutOfMemoryError:
                 raise
@@ -194,9 +193,14 @@ class Stepper:
             return self._work.no_sync()
         return nullcontext()
 
-    def _replay(self, batch: Batch, mixed: bool) -> None:
+    def _seed_dropout(self, step: int) -> None:
+        """Dropout draws from torch's generator: so that a step does not depend on those before."""
+        torch.manual_seed((self.seed * 1_000_003 + step) * 4096 + self.world.rank)
+
+    def _replay(self, batch: Batch, step: int, mixed: bool) -> None:
         if mixed not in self._graphs:
             self._graphs[mixed] = self._capture(batch, mixed)
+            self._seed_dropout(step)  # capturing has drawn
         graph, static = self._graphs[mixed]
         for old, new in zip(static, batch, strict=True):
             old.copy_(new)

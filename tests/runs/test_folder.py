@@ -1,0 +1,146 @@
+"""Run folders: made once, never overwritten, read by every later version."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from smallvit.runs.config import RunConfig
+from smallvit.runs.folder import FORMAT, Run, new_folder
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "runs"
+
+
+@pytest.fixture
+def made(tmp_path):
+    return Run.create(tmp_path / "deep" / "run", RunConfig(seed=7), {"status": "training"})
+
+
+def test_made_and_opened(made):
+    again = Run.open(made.folder)
+    assert again == made == Run.open(made) == Run.open(str(made.folder))
+    assert again.config.seed == 7
+    assert again.info == {"format": FORMAT, "status": "training"}
+    assert not again.finished
+    assert again.log() == []
+    assert again.temperature == 1.0
+    assert again.name == "run"
+
+
+def test_notes(made):
+    noted = made.note(status="finished", temperature=2)
+    assert noted.finished
+    assert noted.temperature == 2.0
+    assert Run.open(made.folder) == noted
+    assert made.info["status"] == "training"
+
+
+@pytest.mark.parametrize("there", ["a folder with a file", "a run", "a file"])
+def test_nothing_is_overwritten(tmp_path, there):
+    folder = tmp_path / "run"
+    if there == "a run":
+        Run.create(folder, RunConfig(), {})
+    elif there == "a file":
+        folder.write_text("precious")
+    else:
+        folder.mkdir()
+        (folder / "thesis.tex").write_text("precious")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match="exists and nothing in it is overwritten"):
+        Run.create(folder, RunConfig(seed=1), {})
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    assert Run.create(tmp_path, RunConfig(), {}).folder == tmp_path
+
+
+def test_what_is_no_run(tmp_path, made):
+    with pytest.raises(ValueError, match=r"is no run folder: it has no run\.json"):
+        Run.open(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="there are run"):
+        Run.open(made.folder.parent)
+    with pytest.raises(ValueError, match="there are run"):
+        Run.open(made.folder.parent / "rum")
+
+
+@pytest.mark.parametrize("version", [FORMAT + 1, 999, "2", None, 1.5, 0, -1, True])
+def test_other_formats_are_refused(made, version):
+    (made.folder / "run.json").write_text(json.dumps({"format": version}))
+    with pytest.raises(ValueError, match=f"has run format {version!r} and this smallvit reads"):
+        Run.open(made.folder)
+
+
+def test_newer_formats_say_what_to_do(made):
+    (made.folder / "run.json").write_text(json.dumps({"format": FORMAT + 1}))
+    with pytest.raises(ValueError, match="newer version; upgrade smallvit"):
+        Run.open(made.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("run.json", "{", "damaged"),
+        ("config.yaml", "optim: {lr: [", "config.yaml is no YAML"),
+        ("config.yaml", "optin: {}", "did you mean 'optim'"),
+        ("config.yaml", None, "config.yaml"),
+        ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
+    ],
+)
+def test_damage_gets_a_sentence(made, name, text, told):
+    path = made.folder / name
+    if text is None:
+        path.unlink()
+    else:
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(ValueError, match=told):
+        Run.open(made.folder)
+
+
+def test_a_log_whose_last_line_is_torn(made):
+    (made.folder / "log.jsonl").write_text('{"kind": "train", "step": 1}\n{"kind": "val", "st')
+    assert made.log() == [{"kind": "train", "step": 1}]
+
+
+def test_free_names(tmp_path):
+    assert new_folder("photos", "cct_2_3x2", tmp_path).name == "photos-cct_2_3x2-1"
+    (tmp_path / "photos-cct_2_3x2-1").mkdir()
+    assert new_folder("photos", "cct_2_3x2", tmp_path).name == "photos-cct_2_3x2-2"
+    odd = new_folder("../my photos/ü?.npz", "timm/vit:x", tmp_path)
+    assert odd.parent == tmp_path
+    assert new_folder("", "", tmp_path).name == "data-data-1"
+
+
+@pytest.mark.parametrize("version", range(1, FORMAT + 1))
+def test_golden_runs_of_every_format_load(version, tmp_path):
+    """The folder was made by tools/golden_run.py and must load for ever."""
+    golden = GOLDEN / f"format_{version}"
+    files = {path.name for path in golden.iterdir()}
+    wanted = {"config.yaml", "run.json", "weights.safetensors", "last.safetensors", "log.jsonl"}
+    assert wanted | {"evaluation.json", "expected.json"} == files
+    assert sum(path.stat().st_size for path in golden.iterdir()) < 150_000
+    expected = json.loads((golden / "expected.json").read_text())
+    run = Run.open(shutil.copytree(golden, tmp_path / "copied"))
+    assert run.info["format"] == version
+    assert run.finished
+    assert list(run.classes) == expected["classes"]
+    assert (list(run.mean), list(run.std)) == (expected["mean"], expected["std"])
+    assert run.temperature == expected["temperature"]
+    assert (run.image_size, run.channels, run.fit) == ((16, 16), 3, "letterbox")
+    assert [line["kind"] for line in run.log()] == expected["kinds"]
+    picture = torch.tensor(
+        np.random.RandomState(5).standard_normal((1, 3, 16, 16)), dtype=torch.float32
+    )
+    for which in ("best", "last"):
+        model = run.model(which)
+        assert not model.training
+        with torch.inference_mode():
+            logits = model(picture)
+        torch.testing.assert_close(logits, torch.tensor(expected[which]), rtol=0, atol=1e-4)
+    assert expected["best"] != expected["last"]
+    assert RunConfig.from_yaml(run.config.to_yaml()) == run.config
+    told = json.loads((run.folder / "evaluation.json").read_text())
+    assert told["split"] == "test"

@@ -1,0 +1,231 @@
+"""Configs: YAML there and back, and sentences for what does not fit."""
+
+import math
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smallvit.augment import AugmentConfig
+from smallvit.runs.config import (
+    DataConfig,
+    LoopConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    ScheduleConfig,
+    changes_of,
+    read_changes,
+)
+from smallvit.runs.plain import assignment, differences, read_yaml, write_yaml
+
+NUMBERS = {
+    "3e-4": 3e-4,
+    "1e3": 1000.0,
+    "-1e-4": -1e-4,
+    ".5": 0.5,
+    "+.5E+2": 50.0,
+    "1.": 1.0,
+    "2.5e-1": 0.25,
+    "1_000.5": 1000.5,
+    "7": 7,
+    "-7": -7,
+    "0x10": 16,
+    ".inf": math.inf,
+    "-.inf": -math.inf,
+}
+WORDS = ["vit_9_p4", "e3", "1e", "1e3x", "--", ".", "1.2.3", "e", "5 e3", "infinity", "nan"]
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS.items())
+def test_numbers_are_numbers(text, value):
+    read = read_yaml(f"a: {text}")["a"]
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_not_a_number():
+    assert math.isnan(read_yaml(".nan"))
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_words_are_words(text):
+    assert read_yaml(f"a: {text}")["a"] == text.strip()
+
+
+@pytest.mark.parametrize("text", ["3e-4", "1e3", "on", "off", "yes", "null", "12", ".5", "~", ""])
+def test_quoted_words_stay_words_there_and_back(text):
+    assert read_yaml(f"a: '{text}'") == {"a": text}
+    assert read_yaml(write_yaml({"a": text, "b": [text]})) == {"a": text, "b": [text]}
+    assert RunConfig.from_yaml(RunConfig(recipe=text).to_yaml()).recipe == text
+
+
+@pytest.mark.parametrize(("text", "value"), {"on": True, "off": False, "true": True}.items())
+def test_switches(text, value):
+    config = RunConfig().changed(changes_of([f"loss.balanced={text}"]))
+    assert config.loss.balanced is value
+
+
+text = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
+number_like = st.from_regex(r"[-+]?[0-9._]{0,3}(e[-+]?[0-9]{1,2})?", fullmatch=True)
+free = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text | number_like,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=2),
+    max_leaves=4,
+)
+positive = st.floats(0, 1e6)
+share = st.floats(0, 0.5)
+configs = st.builds(
+    RunConfig,
+    recipe=text | number_like,
+    seed=st.integers(0, 2**32 - 1),
+    data=st.builds(
+        DataConfig,
+        source=text | number_like,
+        image_size=st.none() | st.integers(1, 99) | st.tuples(st.integers(1, 9), st.integers(1, 9)),
+        val=st.none() | share,
+        allow=st.lists(st.sampled_from(["leaks", "case"]), max_size=2).map(tuple),
+    ),
+    model=st.builds(
+        ModelConfig, name=text | number_like, options=st.dictionaries(text, free, max_size=3)
+    ),
+    augment=st.builds(
+        AugmentConfig, mixup=positive, resized_crop=st.none() | st.just((0.1, 1.0)), flip=share
+    ),
+    loss=st.builds(LossConfig, drloc=positive, pairs=st.integers(1, 99)),
+    optim=st.builds(
+        OptimConfig, lr=positive, eps=positive, betas=st.tuples(share, share), ema=share
+    ),
+    schedule=st.builds(
+        ScheduleConfig,
+        epochs=positive,
+        steps=st.none() | st.integers(1, 10**9),
+        warmup=share,
+        cooldown=share,
+    ),
+    loop=st.builds(LoopConfig, compiled=st.none() | st.booleans(), checkpoint_seconds=positive),
+)
+
+
+@given(configs)
+@settings(max_examples=60, deadline=None)
+def test_yaml_there_and_back(config):
+    assert RunConfig.from_yaml(config.to_yaml()) == config
+    assert RunConfig.from_dict(config.to_dict()) == config
+    assert not differences(config.to_dict(), RunConfig.from_yaml(config.to_yaml()).to_dict())
+
+
+def test_an_empty_file_is_the_default():
+    assert RunConfig.from_yaml("") == RunConfig.from_yaml("# nothing\n") == RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("optim: {learning_rate: 1}", "unknown key 'optim.learning_rate'"),
+        ("optim: {weigth_decay: 1}", "did you mean 'optim.weight_decay'?"),
+        ("optm: {lr: 1}", "did you mean 'optim'?"),
+        ("augment: {mix_up: 1}", "did you mean 'augment.mixup'?"),
+        ("schedule: {zzzzzzz: 1}", "it knows epochs, steps"),
+        ("optim: {lr: fast}", "optim.lr is 'fast': expected a number"),
+        ("optim: {lr: true}", "optim.lr is True: expected a number"),
+        ("optim: {betas: 0.9}", "optim.betas is 0.9: expected a list"),
+        ("optim: {betas: [0.9]}", "expected a list of 2"),
+        ("optim: {betas: [0.9, x]}", r"optim.betas\[1\] is 'x'"),
+        ("optim: {decay: some}", "allowed are matrices, all"),
+        ("optim: 3", "optim is 3: expected keys and values"),
+        ("optim:", "optim is None: expected keys and values"),
+        ("loop: {batch_size: 12.5}", "loop.batch_size is 12.5: expected a whole number"),
+        ("loop: {batch_size: '12'}", "loop.batch_size is '12': expected a whole number"),
+        ("loop: {batch_size: 0}", "batch_size is 0: allowed is 1 or more"),
+        ("loop: {batch_size: 10, accumulation: 3}", "no multiple of accumulation 3"),
+        ("loop: {compiled: maybe}", "loop.compiled is 'maybe': expected true or false"),
+        ("loop: {device: tpu}", "allowed are auto, cpu, cuda, mps"),
+        ("model: {options: [1]}", "model.options is .*: expected keys and values"),
+        ("model: {name: 3}", "model.name is 3: expected text"),
+        ("data: {folds: 1}", "folds is 1"),
+        ("data: {folds: 3, fold: 3}", "fold is 3: allowed is 0 to 2"),
+        ("data: {image_size: [1, 2, 3]}", "expected a list of 2"),
+        ("schedule: {warmup: 0.7, cooldown: 0.7}", "together at most 1"),
+        ("schedule: {minutes: 0}", "minutes is 0.0: give a number above 0"),
+        ("schedule: {steps: 0}", "steps is 0: allowed is 1 or more"),
+        ("schedule: {epochs: -1}", "epochs is -1.0: allowed is 0 or more"),
+        ("schedule: {epochs: .nan}", "epochs is nan"),
+        ("schedule: {epochs: .inf}", "epochs is inf"),
+        ("schedule: {minutes: .inf}", "minutes is inf"),
+        ("optim: {lr: .inf}", "lr is inf"),
+        ("optim: {betas: [0.9, 1.0]}", "betas is"),
+        ("seed: -1", "seed is -1: allowed is 0 to 4294967295"),
+        ("seed: 1e12", "seed is 1000000000000: allowed is 0 to"),
+        ("optim: {ema: 1}", "the average would never move"),
+        ("optim: {lr: [", "no YAML"),
+        ("- 1", "the config is .*: expected keys and values"),
+        ("just words", "expected keys and values"),
+    ],
+)
+def test_what_does_not_fit_gets_a_sentence(text, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        RunConfig.from_yaml(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_assignments():
+    assert assignment("optim.lr=3e-4") == {"optim": {"lr": 3e-4}}
+    assert assignment("data.source=a=b") == {"data": {"source": "a=b"}}
+    assert assignment(" a . b = 1") != {}
+    assert changes_of(["optim.lr=1", "optim.ema=.5", "optim.lr=2"]) == {
+        "optim": {"lr": 2, "ema": 0.5}
+    }
+    config = RunConfig().changed(
+        changes_of(["model.options.dim=64", "model.options.new.deep=[1, 2]", "loop.batch_size=1e3"])
+    )
+    assert config.model.options == {"dim": 64, "new": {"deep": [1, 2]}}
+    assert config.loop.batch_size == 1000
+    assert isinstance(config.loop.batch_size, int)
+
+
+@pytest.mark.parametrize("text", ["optim.lr", "=3", "optim..lr=3", ".lr=3", ""])
+def test_what_is_no_assignment(text):
+    with pytest.raises(ValueError, match="no assignment: write path=value"):
+        assignment(text)
+
+
+def test_assignments_with_unknown_paths_name_the_nearest():
+    with pytest.raises(ValueError, match=r"did you mean 'schedule.warmup'"):
+        RunConfig().changed(changes_of(["schedule.warm_up=0.1"]))
+    with pytest.raises(ValueError, match=r"optim.lr is .*: expected a number"):
+        RunConfig().changed(changes_of(["optim.lr.deeper=1"]))
+
+
+def test_changes_leave_the_rest_alone():
+    config = RunConfig(seed=3)
+    changed = config.changed({"optim": {"lr": 1.0}})
+    assert changed.seed == 3
+    assert differences(config.to_dict(), changed.to_dict()) == ["optim.lr was 0.001 and is 1.0"]
+    assert config.changed({}) == config
+
+
+def test_files_of_changes(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("optim:\n  lr: 3e-4\n")
+    assert read_changes(path) == {"optim": {"lr": 3e-4}}
+    path.write_text("")
+    assert read_changes(path) == {}
+    path.write_text("- 1")
+    with pytest.raises(ValueError, match=r"c\.yaml holds .*: expected keys and values"):
+        read_changes(path)
+    path.write_bytes(b"\xff\xfe\x00bad")
+    with pytest.raises(ValueError, match=r"c\.yaml is no text"):
+        read_changes(path)
+    with pytest.raises(OSError, match="nowhere"):
+        read_changes(tmp_path / "nowhere.yaml")
+
+
+def test_configs_are_frozen_and_keyword_only():
+    for item in fields(RunConfig):
+        with pytest.raises(AttributeError):
+            setattr(RunConfig(), item.name, None)
+    with pytest.raises(TypeError):
+        RunConfig("auto")

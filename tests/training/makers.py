@@ -1,0 +1,95 @@
+"""Small pictures, small configs, and runs read back for comparison."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from smallvit.runs.config import RunConfig, changes_of
+from smallvit.runs.folder import Run
+from smallvit.training.journal import TIMED
+
+#: A transformer of 2 layers and 32 channels.
+TINY = (
+    "model.name=vit_lite_2_p4",
+    "model.options.dim=32",
+    "model.options.num_heads=2",
+    "optim.lr=2e-3",
+)
+#: Everything random at once.
+RANDOM = (
+    "augment.mixup=0.8",
+    "augment.cutmix=1.0",
+    "augment.mix_group=8",
+    "augment.flip=0.5",
+    "augment.padding=2",
+    "augment.smoothing=0.1",
+    "model.options.drop_path=0.2",
+    "optim.clip=1.0",
+)
+
+
+def pictures(count: int, *, classes: int = 3, size: int = 16, seed: int = 0):
+    """Noise with a colour that tells the class, and the classes in turn."""
+    random = np.random.default_rng(seed)
+    tints = np.random.default_rng(99).integers(0, 256, (classes, 1, 1, 3))
+    coarse = random.integers(0, 256, (count, 4, 4, 3))
+    images = coarse.repeat(size // 4, axis=1).repeat(size // 4, axis=2)
+    labels = np.arange(count) % classes
+    return (0.6 * images + 0.4 * tints[labels]).astype(np.uint8), labels
+
+
+def arrays(
+    path: Path,
+    *,
+    train: int = 64,
+    val: int = 24,
+    test: int = 24,
+    classes: int = 3,
+    size: int = 16,
+    seed: int = 0,
+) -> Path:
+    """Such pictures in an .npz of given splits."""
+    images, labels = pictures(train + val + test, classes=classes, size=size, seed=seed)
+    split = ["train"] * train + ["val"] * val + ["test"] * test
+    np.savez(path, images=images, labels=labels, split=np.array(split))
+    return path
+
+
+def tiny(source: Path | str, *assignments: str, steps: int = 6, batch: int = 32) -> RunConfig:
+    """A config whose run takes a second."""
+    fixed = [f"schedule.steps={steps}", f"loop.batch_size={batch}", "loop.device=cpu"]
+    changes = changes_of([*TINY, *fixed, *assignments])
+    changes.setdefault("data", {})["source"] = str(source)
+    return RunConfig().changed(changes)
+
+
+def untimed(run: Run | Path) -> list[dict]:
+    """The log without what no two runs share."""
+    return [
+        {key: value for key, value in line.items() if key not in TIMED}
+        for line in Run.open(run).log()
+    ]
+
+
+def losses(run: Run | Path, kind: str = "train") -> list[float]:
+    return [line["loss"] for line in Run.open(run).log() if line["kind"] == kind]
+
+
+def weights(run: Run | Path, name: str = "weights") -> dict[str, torch.Tensor]:
+    return load_file(Run.open(run).folder / f"{name}.safetensors")
+
+
+def evaluation(run: Run) -> dict:
+    return json.loads((run.folder / "evaluation.json").read_text())
+
+
+def assert_same_run(ours: Run | Path, theirs: Run | Path) -> None:
+    """Weights to the last bit, and logs but for the time."""
+    ours, theirs = Run.open(ours), Run.open(theirs)
+    for name in ("weights.safetensors", "last.safetensors", "evaluation.json"):
+        assert (ours.folder / name).read_bytes() == (theirs.folder / name).read_bytes(), name
+    assert untimed(ours) == untimed(theirs)
+    assert ours.info["best_step"] == theirs.info["best_step"]

@@ -1,0 +1,124 @@
+"""What decays, how fast each layer learns, what stands still, and how classes are weighed."""
+
+import numpy as np
+import pytest
+import torch
+
+from smallvit.data import load_data
+from smallvit.interop.building import make_model
+from smallvit.losses import DRLoc
+from smallvit.runs.config import OptimConfig
+from smallvit.training.optim import freeze, make_optimiser, parameter_groups, set_learning_rate
+from smallvit.training.setup import _class_weights
+from tests.models.shrunk import FAMILIES, shrunk
+
+NAMES = [*FAMILIES, "vit_9_p4+spt+lsa", "swin_tiny_p2+spt+lsa", "cifar_resnet56"]
+
+
+def build(name):
+    if name == "cifar_resnet56":
+        return make_model("cifar_resnet56", num_classes=3, image_size=(32, 32), in_channels=3)
+    return shrunk(name)
+
+
+def decays(model, config, *extra):
+    """The weight decay and learning-rate share of each parameter, by name."""
+    groups = parameter_groups(model, config, *extra)
+    found = {id(p): (g["weight_decay"], g["scale"]) for g in groups for p in g["params"]}
+    assert len(found) == sum(len(g["params"]) for g in groups), "a parameter stands in two groups"
+    parts = [*model.named_parameters()]
+    for part in extra:
+        parts += part.named_parameters(prefix="extra")
+    assert len(found) == sum(p.requires_grad for _, p in parts), "a parameter was left out"
+    return {name: found[id(p)] for name, p in parts if p.requires_grad}
+
+
+def is_matrix(name, parameter):
+    """Restated: weights of linear layers and convolutions, and what mixes heads."""
+    mixing = ".talking." in name
+    return parameter.ndim > 1 and (name.endswith("weight") or mixing)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_matrices_decay_and_nothing_else(name):
+    model = build(name)
+    told = decays(model, OptimConfig(weight_decay=0.3))
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    wanted = {n: (0.3 if is_matrix(n, p) else 0.0, 1.0) for n, p in trained}
+    assert told == wanted
+    assert {decay for decay, _ in told.values()} == {0.0, 0.3}
+
+
+@pytest.mark.parametrize("name", ["vit_9_p4+spt+lsa", "swin_tiny_p2", "cifar_resnet56"])
+def test_all_decays_the_papers_way(name):
+    told = decays(build(name), OptimConfig(weight_decay=0.3, decay="all"))
+    assert set(told.values()) == {(0.3, 1.0)}
+
+
+def test_temperatures_positions_and_class_tokens_do_not_decay():
+    told = decays(shrunk("vit_9_p4+spt+lsa"), OptimConfig())
+    still = {name for name, (decay, _) in told.items() if not decay}
+    assert any(name.endswith("attention.scale") for name in still)
+    assert {"positions.table", "pool.token"} <= still
+
+
+def test_what_is_trained_beside_the_model():
+    head = DRLoc(32, (4, 4))
+    told = decays(shrunk("vit_9_p4"), OptimConfig(weight_decay=0.3, layer_decay=0.5), head)
+    for name, parameter in head.named_parameters(prefix="extra"):
+        assert told[name] == (0.3 if parameter.ndim > 1 else 0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["vit_9_p4", "swin_tiny_p2", "cifar_resnet56"])
+def test_layers_learn_more_slowly_the_lower_they_are(name):
+    model = build(name)
+    told = decays(model, OptimConfig(layer_decay=0.5))
+    scales = {name: scale for name, (_, scale) in told.items()}
+    assert all(scales[name] == 1.0 for name in scales if name.startswith("head."))
+    first = next(iter(name for name in scales if name.startswith(("tokenizer.", "stem."))))
+    assert scales[first] == min(scales.values())
+    steps = sorted(set(scales.values()))
+    assert steps == [0.5**power for power in range(len(steps))][::-1]
+    if name == "vit_9_p4":
+        assert len(steps) == 4  # tokenizer, two blocks, head
+        assert {scales[name] for name in scales if name.startswith("blocks.1.")} == {0.5}
+
+
+def test_the_learning_rate_of_each_group():
+    optimiser = make_optimiser(
+        parameter_groups(shrunk("vit_9_p4"), OptimConfig(layer_decay=0.5)), OptimConfig()
+    )
+    set_learning_rate(optimiser, 0.8)
+    assert {group["lr"] for group in optimiser.param_groups} == {0.8, 0.4, 0.2, 0.1}
+
+
+def test_frozen_layers_get_no_group_and_no_gradient():
+    model = shrunk("vit_9_p4")
+    left = freeze(model, 2)
+    still = {name for name, p in model.named_parameters() if not p.requires_grad}
+    assert any(name.startswith("blocks.0.") for name in still)
+    assert not any(name.startswith(("blocks.1.", "head.")) for name in still)
+    assert left == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert not still & decays(model, OptimConfig()).keys()
+
+
+def test_everything_but_the_head_can_be_frozen_and_no_more():
+    model = shrunk("vit_9_p4")
+    freeze(model, 3)
+    trained = {name.partition(".")[0] for name, p in model.named_parameters() if p.requires_grad}
+    assert "head" in trained
+    assert "blocks" not in trained
+    with pytest.raises(ValueError, match=r"allowed is 0 \(none\) to 3"):
+        freeze(shrunk("vit_9_p4"), 4)
+
+
+def test_class_weights(tmp_path):
+    random = np.random.default_rng(0)
+    labels = np.array([0] * 30 + [1] * 6 + [2] * 12)
+    path = tmp_path / "a.npz"
+    np.savez(path, images=random.integers(0, 256, (48, 8, 8, 3)).astype(np.uint8), labels=labels)
+    dataset = load_data(path, val=0, test=0)
+    weights = _class_weights(dataset)
+    torch.testing.assert_close(weights, torch.tensor([48 / 90, 48 / 18, 48 / 36]))
+    mean = float((weights * torch.tensor([30.0, 6.0, 12.0])).sum() / 48)
+    assert mean == pytest.approx(1.0)

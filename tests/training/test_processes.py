@@ -1,0 +1,128 @@
+"""Two processes learn what one learns."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from smallvit.runs.folder import Run
+from smallvit.training import resume, train
+from tests.training.makers import RANDOM, arrays, losses, tiny, untimed, weights
+
+WORKER = Path(__file__).with_name("worker.py")
+ROOT = Path(__file__).parents[2]
+
+#: Dropout inside attention draws from each process's own generator, and is left out.
+CHANGES = (
+    *RANDOM,
+    "model.options.attn_dropout=0.0",
+    "model.options.dropout=0.0",
+    "optim.ema=0.9",
+    "loop.every=2",
+    "loss.drloc=0.1",
+)
+
+
+def launch(*words, out, timeout=90):
+    """Runs two processes under torchrun; each reads the data for itself."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "SMALLVIT_CACHE": str(out.parent / "cache"),
+    }
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
+            *("--master-addr=127.0.0.1", f"--master-port={port}"),
+            *map(str, words),
+        ],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=out.parent,
+        start_new_session=True,
+    )
+    try:
+        told, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # torchrun and the processes it started, no others
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, told, errors)
+
+
+def together(config, out, **options):
+    path = out.with_suffix(".yaml")
+    path.write_text(config.to_yaml())
+    return launch(WORKER, "train", path, out, out=out, **options)
+
+
+def test_two_processes_give_the_losses_of_one(source, tmp_path):
+    config = tiny(source, *CHANGES, "loop.accumulation=2", steps=8)
+    done = together(config, tmp_path / "two")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("status finished") == 2
+    two, one = Run.open(tmp_path / "two"), train(config, out=tmp_path / "one", shown=False)
+    assert two.info["processes"] == 2
+    assert {path.name for path in two.folder.iterdir()} == {p.name for p in one.folder.iterdir()}
+    for kind in ("train", "val"):
+        np.testing.assert_allclose(losses(two, kind), losses(one, kind), atol=1e-5, rtol=0)
+    inexact = {"loss", "lr"}
+    for ours, theirs in zip(untimed(two), untimed(one), strict=True):
+        assert {k: v for k, v in ours.items() if k not in inexact} == {
+            k: v for k, v in theirs.items() if k not in inexact
+        }
+        assert ours.keys() == theirs.keys()
+    ours, theirs = weights(two, "last"), weights(one, "last")
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=0)
+
+
+def test_two_processes_keep_to_the_minutes(tmp_path, monkeypatch):
+    """Each process has a clock of its own; they must agree on every step nonetheless."""
+    monkeypatch.setenv("SKEW", "1")
+    data = arrays(tmp_path / "a.npz", train=64, val=8, test=8)
+    config = tiny(data, "schedule.minutes=0.25").changed({"schedule": {"steps": None}})
+    done = together(config, tmp_path / "run")
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = Run.open(tmp_path / "run")
+    assert run.finished
+    assert run.config.schedule.steps > 20
+    assert run.info["ended"] == "finished" or run.info["steps"] > run.config.schedule.steps / 3
+
+
+def test_the_command_under_torchrun(source, tmp_path):
+    words = ["--set", "schedule.steps=4", "--set", "loop.batch_size=32", "--device", "cpu"]
+    out = tmp_path / "run"
+    done = launch(
+        "-m", "smallvit", "train", source, "--model", "cct_2_3x2", *words, "--out", out, out=out
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Run.open(out).finished
+    assert done.stdout.count("run folder") == 1
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_goes_on_with_one(source, tmp_path, monkeypatch):
+    config = tiny(source, *CHANGES, "loop.checkpoint_seconds=0", steps=8)
+    out = tmp_path / "two"
+    path = out.with_suffix(".yaml")
+    path.write_text(config.to_yaml())
+    with monkeypatch.context() as patch:
+        patch.setenv("KILL_AT", "moved:9")
+        done = launch(WORKER, "train", path, out, out=out)
+    assert done.returncode != 0
+    assert not Run.open(out).finished
+    one = train(config, out=tmp_path / "one", shown=False)
+    np.testing.assert_allclose(losses(resume(out, shown=False)), losses(one), atol=1e-5, rtol=0)

@@ -1,0 +1,81 @@
+"""Learning rates, averages and intervals as pure functions of the step."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smallvit.runs.config import ScheduleConfig
+from smallvit.training.schedule import (
+    average_decay,
+    is_mixed,
+    learning_rate,
+    validation_interval,
+)
+
+
+def rates(steps, peak, **options):
+    config = ScheduleConfig(**options)
+    return [learning_rate(step, steps, peak, config) for step in range(steps)]
+
+
+def test_exact_values():
+    told = rates(100, 1.0, warmup=0.1, cooldown=0.2, start=0.1, end=0.01)
+    assert told[0] == 0.1
+    assert told[5] == pytest.approx(0.1 + 0.9 / 2, abs=1e-15)
+    assert told[9] == pytest.approx(0.1 + 0.9 * 0.9, abs=1e-15)
+    assert told[10] == 1.0
+    assert told[45] == pytest.approx(0.01 + 0.99 / 2, abs=1e-15)
+    assert told[10 + 7] == pytest.approx(0.01 + 0.99 * (1 + math.cos(math.pi / 10)) / 2)
+    assert told[79] > 0.01
+    assert told[80:] == [0.01] * 20
+
+
+def test_without_warmup_the_first_step_has_the_peak():
+    assert rates(7, 2.0, warmup=0.0, end=0.0)[0] == 2.0
+
+
+def test_all_warmup_and_all_cooldown():
+    assert rates(4, 1.0, warmup=1.0, start=0.0) == [0, 0.25, 0.5, 0.75]
+    assert rates(4, 1.0, warmup=0.0, cooldown=1.0, end=0.5)[1:] == [0.5] * 3
+
+
+def test_one_step():
+    assert rates(1, 1.0) == [1.0]
+
+
+@given(
+    st.integers(1, 400),
+    st.floats(1e-6, 10),
+    st.floats(0, 0.5),
+    st.floats(0, 0.5),
+)
+def test_up_then_down_then_flat(steps, peak, warmup, cooldown):
+    told = rates(steps, peak, warmup=warmup, cooldown=cooldown, start=peak / 9, end=peak / 10)
+    top = round(warmup * steps)
+    assert all(a < b for a, b in zip(told[:top], told[1 : top + 1], strict=False))
+    assert all(a >= b for a, b in zip(told[top:], told[top + 1 :], strict=False))
+    slack = 1 + 1e-12
+    assert all(peak / 10 / slack <= rate <= peak * slack for rate in told)
+
+
+def test_mixing_ends():
+    config = ScheduleConfig(mixed=0.75)
+    assert [is_mixed(step, 8, config) for step in range(8)] == [True] * 6 + [False] * 2
+    assert all(is_mixed(step, 8, ScheduleConfig()) for step in range(8))
+    assert not any(is_mixed(step, 8, ScheduleConfig(mixed=0.0)) for step in range(8))
+
+
+def test_the_average_follows_fast_at_first():
+    assert average_decay(0, 0.999) == 0.1
+    assert average_decay(10**6, 0.999) == 0.999
+    decays = [average_decay(step, 0.99) for step in range(2000)]
+    assert decays == sorted(decays)
+
+
+@pytest.mark.parametrize(
+    ("steps", "epoch", "interval"), [(1000, 50, 50), (1000, 5, 10), (3, 50, 3), (1, 1, 1)]
+)
+def test_interval_of_validation(steps, epoch, interval):
+    assert validation_interval(steps, epoch) == interval
