@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from smallvit.losses import DRLoc
     from smallvit.models import create_model, list_models
     from smallvit.recipes import plan
+    from smallvit.reporting import report
     from smallvit.runs import Run, RunConfig
     from smallvit.training import resume, train
 
@@ -39,6 +40,7 @@ _HOMES = {
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
     "plan": "smallvit.recipes",
+    "report": "smallvit.reporting",
     "resume": "smallvit.training",
     "train": "smallvit.training",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "load_reference",
     "localize",
     "plan",
+    "report",
     "resume",
     "train",
 ]

@@ -26,6 +26,8 @@ def test_contents(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     tracked = {str(path.relative_to(ROOT)) for path in (ROOT / "smallvit").rglob("*.py")}
     assert tracked <= names
+    pages = (ROOT / "smallvit" / "reporting" / "pages").iterdir()
+    assert {str(path.relative_to(ROOT)) for path in pages} <= names
     assert {"smallvit/py.typed", "smallvit/data/bundled/fashion-mini.npz"} <= names
     assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
 

@@ -5,7 +5,9 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     data,
     models,
     training,
+    evaluating,
     explaining,
+    reporting,
 )
 from smallvit.cli.app import app, refusal
 

@@ -7,7 +7,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Num
 
 REPLICATES = 1000
-_Z = 1.959963984540054  # a normal variable stays within this with 95 %
+Z = 1.959963984540054
+"""A normal variable stays within this with 95 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,8 @@ def wilson(
     """Wilson's 95 % interval of a proportion: low and high; 0 and 1 where nothing was counted."""
     total = np.maximum(count, 1).astype(np.float64)
     share = successes / total
-    centre = (share + _Z**2 / (2 * total)) / (1 + _Z**2 / total)
-    half = np.sqrt(share * (1 - share) / total + (_Z / (2 * total)) ** 2) * _Z / (1 + _Z**2 / total)
+    centre = (share + Z**2 / (2 * total)) / (1 + Z**2 / total)
+    half = np.sqrt(share * (1 - share) / total + (Z / (2 * total)) ** 2) * Z / (1 + Z**2 / total)
     # Rounding would leave 1e-17 where the bounds are exactly 0 and 1.
     low = np.where(successes > 0, centre - half, 0.0)
     return low, np.where(successes < count, centre + half, 1.0)

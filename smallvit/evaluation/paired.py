@@ -1,0 +1,105 @@
+"""Two models on the same pictures: is one better, or was it luck?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smallvit.evaluation.intervals import Estimate, Z
+from smallvit.evaluation.results import Evaluation
+
+LEVEL = 0.05
+"""A difference that luck alone would bring less often than this counts as one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """What two models say of the same pictures.
+
+    Attributes:
+        count: Pictures.
+        gained: Pictures that only the second has right.
+        lost: Pictures that only the first has right.
+        p: How often luck alone would bring a difference as large, if both were equally good:
+            McNemar's test, exact.
+        difference: Accuracy of the second minus that of the first, with its 95 % interval
+            (Agresti and Min 2005: half a picture is added to each of the four counts).
+    """
+
+    count: int
+    gained: int
+    lost: int
+    p: float
+    difference: Estimate
+
+
+def same_pictures(first: Evaluation, second: Evaluation) -> bool:
+    """Whether both evaluations are of pictures with the same names and classes, in order.
+
+    What pictures hold is not compared: use it for evaluations of the same data.
+    """
+    one, two = first.answers, second.answers
+    if one is None or two is None or not one.names:
+        return False
+    names = [
+        [evaluation.classes[label] for label in answers.truth]
+        for evaluation, answers in ((first, one), (second, two))
+    ]
+    return one.names == two.names and names[0] == names[1]
+
+
+def compare(first: Evaluation, second: Evaluation) -> Paired:
+    """Compares the answers of two models to the same pictures.
+
+    Raises:
+        ValueError: The pictures are not the same, or the answers were not kept.
+    """
+    if not same_pictures(first, second):
+        raise ValueError(
+            "expected two evaluations with the answers to the same pictures: evaluate both on the "
+            "same split of the same data"
+        )
+    assert first.answers is not None
+    assert second.answers is not None
+    hits = [
+        [truth == answer for truth, answer in zip(part.truth, part.predicted, strict=True)]
+        for part in (first.answers, second.answers)
+    ]
+    gained = sum(two and not one for one, two in zip(*hits, strict=True))
+    lost = sum(one and not two for one, two in zip(*hits, strict=True))
+    return Paired(
+        count=first.count,
+        gained=gained,
+        lost=lost,
+        p=mcnemar(gained, lost),
+        difference=_difference(gained, lost, first.count),
+    )
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """The exact two-sided p-value: how often a fair coin is at least as one-sided."""
+    tosses, term, tail = gained + lost, 1, 0
+    for heads in range(min(gained, lost) + 1):
+        tail += term
+        term = term * (tosses - heads) // (heads + 1)
+    return min(1.0, 2 * tail / 2**tosses)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """P-values of several questions asked at once, raised so that each may be read alone."""
+    order = sorted(range(len(values)), key=lambda place: values[place])
+    raised, least = [0.0] * len(values), 0.0
+    for rank, place in enumerate(order):
+        least = max(least, min(1.0, (len(values) - rank) * values[place]))
+        raised[place] = least
+    return raised
+
+
+def _difference(gained: int, lost: int, count: int) -> Estimate:
+    value, total = (gained - lost) / count, count + 2
+    centre = (gained - lost) / total
+    half = Z * math.sqrt((gained + lost + 1) / total - centre**2) / math.sqrt(total)
+    return Estimate(
+        value=value,
+        low=max(-1.0, min(value, centre - half)),
+        high=min(1.0, max(value, centre + half)),
+    )

@@ -1,0 +1,29 @@
+"use strict";
+// Tables sort by the column whose heading is pressed; the page says all it has to say without this.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0];
+  const headings = [...table.tHead.rows[0].cells];
+  const collator = new Intl.Collator(undefined, { numeric: true });
+  headings.forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...heading.childNodes);
+    heading.append(button);
+    button.addEventListener("click", () => {
+      const up = heading.getAttribute("aria-sort") === "descending" ||
+        (column === 0 && !heading.hasAttribute("aria-sort"));
+      for (const other of headings) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const compare = (one, two) => {
+        const [a, b] = [one, two].map((row) => row.cells[column]);
+        if ("sort" in a.dataset) return Number(a.dataset.sort) - Number(b.dataset.sort);
+        return collator.compare(a.textContent.trim(), b.textContent.trim());
+      };
+      body.append(...[...body.rows].sort((one, two) => (up ? 1 : -1) * compare(one, two)));
+    });
+  });
+}
+// On paper nothing stays folded.
+addEventListener("beforeprint", () => {
+  for (const part of document.querySelectorAll("details")) part.open = true;
+});

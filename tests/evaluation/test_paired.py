@@ -1,0 +1,64 @@
+"""Two models on the same pictures."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from smallvit.evaluation import Evaluation, measure
+from smallvit.evaluation.paired import compare, holm, mcnemar, same_pictures
+
+
+def evaluation(right: np.ndarray, names: tuple[str, ...] | None = None) -> Evaluation:
+    """Of two classes, with right answers where asked for."""
+    labels = np.arange(len(right)) % 2
+    answers = np.where(right, labels, 1 - labels)
+    titles = names or tuple(f"{number}.png" for number in range(len(right)))
+    logits = np.eye(2)[answers].astype(np.float32)
+    return measure(logits, labels, ("no", "yes"), split="test", names=titles, replicates=10)
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost"), [(0, 0), (1, 0), (3, 3), (9, 1), (40, 61), (700, 500), (0, 2000)]
+)
+def test_mcnemar_is_the_exact_binomial_test(gained: int, lost: int) -> None:
+    expected = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    assert mcnemar(gained, lost) == pytest.approx(expected, rel=1e-9)
+    assert mcnemar(gained, lost) == mcnemar(lost, gained)
+
+
+def test_compare() -> None:
+    one, two = np.ones(200, bool), np.ones(200, bool)
+    one[:30], two[20:40] = False, False
+    found = compare(evaluation(one), evaluation(two))
+    assert (found.count, found.gained, found.lost) == (200, 20, 10)
+    assert found.p == pytest.approx(binomtest(10, 30).pvalue)
+    assert found.difference.value == pytest.approx(0.05)
+    assert found.difference.low < 0 < found.difference.value < found.difference.high
+    back = compare(evaluation(two), evaluation(one)).difference
+    assert (back.low, back.high) == pytest.approx((-found.difference.high, -found.difference.low))
+
+
+def test_the_interval_of_a_difference_covers() -> None:
+    """In about 95 of 100 experiments the truth, 4 points, is inside."""
+    random = np.random.default_rng(0)
+    inside = 0
+    for _ in range(300):
+        draw = random.random(150)
+        one, two = draw < 0.80, (draw < 0.74) | (draw > 0.90)  # the second: 0.84
+        found = compare(evaluation(one), evaluation(two)).difference
+        inside += found.low <= 0.04 <= found.high
+    assert 0.92 <= inside / 300 <= 0.99
+
+
+def test_other_pictures_are_refused() -> None:
+    right = np.ones(4, bool)
+    other = evaluation(right, ("a", "b", "c", "d"))
+    assert not same_pictures(evaluation(right), other)
+    with pytest.raises(ValueError, match="answers to the same pictures"):
+        compare(evaluation(right), other)
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []

@@ -1,0 +1,152 @@
+"""The page in a real browser: it opens from a file, asks for nothing, sorts, and fits."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smallvit.reporting import report
+from smallvit.runs import Run
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    not (BROWSER and DRIVER),
+    reason="no browser: `apt-get install chromium chromium-driver` brings one",
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="no selenium: pip install '.[dev]'"
+    )
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    home = tmp_path_factory.mktemp("browser")
+    for switch in (
+        *("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking"),
+        *("disable-dev-shm-usage", f"user-data-dir={home}"),
+    ):
+        options.add_argument(f"--{switch}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(run: Run, nasty: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    return {
+        "plain": report(run, folder / "plain.html", device="cpu"),
+        "nasty": report(nasty, folder / "nasty.html", device="cpu"),
+        "both": report([run, nasty], folder / "both.html"),
+    }
+
+
+def show(
+    browser: Any, page: Path, *, width: int = 1200, dark: bool = False, media: str = ""
+) -> None:
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [scheme]})
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(page.as_uri())
+
+
+def requests(browser: Any) -> list[str]:
+    """Addresses asked for since the last question, but for pictures inside the page."""
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [e for e in events if e["method"] == "Network.requestWillBeSent"]
+    urls = [each["params"]["request"]["url"] for each in sent]
+    return [url for url in urls if not url.startswith("data:")]
+
+
+@pytest.mark.parametrize("name", ["plain", "nasty", "both"])
+def test_it_opens_and_asks_for_nothing(browser: Any, pages: dict[str, Path], name: str) -> None:
+    browser.get("about:blank")
+    requests(browser), browser.get_log("browser")
+    show(browser, pages[name])
+    assert requests(browser) == [pages[name].as_uri()]
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.images.length") > (10 if name != "both" else -1)
+    broken = "return [...document.images].filter(i => !i.complete || !i.naturalWidth).length"
+    assert browser.execute_script(broken) == 0
+
+
+def test_the_policy_stops_what_the_page_does_not_hold(
+    browser: Any, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    """A check that the checks above can fail."""
+    page = tmp_path / "changed.html"
+    added = "<script>window.ran = 1</script><img src='https://example.org/x.png' alt=''>"
+    page.write_text(pages["plain"].read_text().replace("</main>", added + "</main>"))
+    browser.get_log("browser")
+    show(browser, page)
+    assert browser.execute_script("return window.ran") is None
+    told = " ".join(entry["message"] for entry in browser.get_log("browser"))
+    assert "script-src" in told
+    assert "img-src" in told
+
+
+@pytest.mark.parametrize("name", ["plain", "nasty", "both"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_fits_a_phone(browser: Any, pages: dict[str, Path], name: str, dark: bool) -> None:
+    show(browser, pages[name], width=360, dark=dark)
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+    assert width == 360
+    paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    red = int(paper.split("(")[1].split(",")[0])
+    assert red < 60 if dark else red > 200
+
+
+def test_it_fits_paper(browser: Any, pages: dict[str, Path]) -> None:
+    show(browser, pages["plain"], width=720, media="print")
+    page = "document.documentElement"
+    assert browser.execute_script(f"return {page}.scrollWidth <= {page}.clientWidth")
+    style = "return getComputedStyle(document.querySelector('nav')).display"
+    assert browser.execute_script(style) == "none"
+
+
+def column(browser: Any, number: int) -> list[str]:
+    cells = "[...document.querySelectorAll('table.classes tbody tr')]"
+    return browser.execute_script(f"return {cells}.map(row => row.cells[{number}].textContent)")
+
+
+def test_headings_sort_by_mouse_and_keyboard(browser: Any, pages: dict[str, Path]) -> None:
+    show(browser, pages["plain"])
+    buttons = browser.find_elements("css selector", "table.classes thead button")
+    assert len(buttons) == 6
+    names = column(browser, 0)
+    buttons[1].click()
+    recalls = [float(text.rstrip(" \u00a0%").replace("—", "-1")) for text in column(browser, 1)]
+    assert recalls == sorted(recalls, reverse=True)
+    buttons[1].send_keys("\ue007")  # enter
+    recalls = [float(text.rstrip(" \u00a0%").replace("—", "-1")) for text in column(browser, 1)]
+    assert recalls == sorted(recalls)
+    states = (
+        "return [...document.querySelectorAll('table.classes th[aria-sort]')].map(h => h.ariaSort)"
+    )
+    assert browser.execute_script(states) == ["ascending"]
+    buttons[0].click()
+    assert column(browser, 0) == sorted(names)
+    assert sorted(column(browser, 0)) == sorted(names)
+
+
+def test_tables_and_pictures_are_there_without_scripts(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        show(browser, pages["plain"])
+        rows = browser.find_elements("css selector", "table.classes tbody tr")
+        assert len(rows) == 3
+        assert rows[0].is_displayed()
+        assert not browser.find_elements("css selector", "table.classes thead button")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -1,0 +1,140 @@
+"""The page of several runs."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from smallvit.evaluation import Evaluation, measure
+from smallvit.reporting import report
+from smallvit.reporting.comparing import config_differences, judge, points, unique_names
+from smallvit.reporting.facts import Facts
+from smallvit.reporting.report import comparison_page
+from smallvit.runs import Run
+from smallvit.training.folds import summarise
+from tests.reporting.conftest import Page
+from tests.reporting.test_report import check_alone, check_readable
+
+Read = Callable[[Path], Page]
+
+
+def answered(right: np.ndarray, prefix: str = "") -> Evaluation:
+    """Of three classes, with right answers where asked for."""
+    labels = np.arange(len(right)) % 3
+    logits = np.eye(3, dtype=np.float32)[np.where(right, labels, (labels + 1) % 3)]
+    names = [f"{prefix}{number}.png" for number in range(len(right))]
+    return measure(logits, labels, ("ash", "elm", "fir"), split="test", names=names, replicates=20)
+
+
+def made(run: Run, name: str, found: Evaluation | None, **changes: object) -> Facts:
+    config = run.config.changed(dict(changes))
+    told = replace(run, folder=run.folder.parent / name, config=config)
+    return Facts(run=told, log=tuple(run.log()), evaluation=found)
+
+
+@pytest.fixture(scope="module")
+def better() -> tuple[Evaluation, Evaluation]:
+    one, two = np.ones(300, bool), np.ones(300, bool)
+    one[:60], two[50:70] = False, False
+    return answered(one), answered(two)
+
+
+def test_a_clear_difference(run: Run, better: tuple[Evaluation, Evaluation]) -> None:
+    facts = [made(run, "one", better[0]), made(run, "two", better[1], seed=7)]
+    page = Page(comparison_page(facts))
+    check_alone(page)
+    check_readable(page)
+    assert "two has 40 more of the 300 test pictures right than one: +13.3 points" in page.words
+    assert "50 only two has right, 10 only one" in page.words
+    assert "it is larger than chance" in page.words
+    (verdict,) = judge(("one", "two"), facts)
+    assert verdict.p == pytest.approx(binomtest(10, 60).pvalue)
+    rows = [values for _, cells, values in page.rows if cells[:1] == ["one"]]
+    assert rows[0][:3] == [getattr(better[0].accuracy, name) for name in ("value", "low", "high")]
+    assert "seed 0 7" in page.words
+
+
+def test_luck(run: Run) -> None:
+    one, two = np.ones(100, bool), np.ones(100, bool)
+    one[:6], two[3:8] = False, False
+    facts = [made(run, "one", answered(one)), made(run, "two", answered(two))]
+    (verdict,) = judge(("one", "two"), facts)
+    assert verdict.p == 1.0
+    assert "do not show which of the two is better" in verdict.sentence
+    assert "Nothing in their configs." in Page(comparison_page(facts)).words
+    (same,) = judge(("one", "two"), [facts[0], facts[0]])
+    assert "have the same of the 100 test pictures right" in same.sentence
+    two[8], one[:1] = False, False
+    (even,) = judge(("one", "two"), [facts[0], made(run, "two", answered(two))])
+    assert "as many of the 100 test pictures right as one" in even.sentence
+    assert "3 each only one of them has right" in even.sentence
+
+
+def test_several_questions_at_once(run: Run, better: tuple[Evaluation, Evaluation]) -> None:
+    facts = [
+        made(run, name, found) for name, found in zip("abc", (*better, better[1]), strict=True)
+    ]
+    first, second = judge("abc", facts)
+    assert first.p == second.p == pytest.approx(2 * binomtest(10, 60).pvalue)
+    assert "raised after Holm" in Page(comparison_page(facts)).words
+
+
+def test_other_pictures_are_not_compared_one_by_one(
+    run: Run, better: tuple[Evaluation, Evaluation]
+) -> None:
+    other = answered(np.ones(300, bool), "other ")
+    facts = [made(run, "one", better[0]), made(run, "two", other), made(run, "three", None)]
+    page = Page(comparison_page(facts))
+    check_alone(page)
+    assert "two and one were tested on different pictures" in page.words
+    assert "three cannot be compared with one: three has no evaluation" in page.words
+    assert "no evaluation" in page.words
+
+
+def test_runs_on_disk(run: Run, tmp_path: Path, read: Read) -> None:
+    copies = [shutil.copytree(run.folder, tmp_path / name / "run") for name in ("a", "<b>")]
+    path = report(copies)
+    assert path == tmp_path / "a" / "comparison.html"
+    page = read(path)
+    check_alone(page)
+    check_readable(page)
+    assert {"a/run", "<b>/run"} <= set(page.text["bdi"])
+    assert page.html.count("<polyline points") == 2 * 2 * 2  # lines and legends, two charts
+
+
+def test_folds(run: Run, tmp_path: Path, read: Read) -> None:
+    whole = tmp_path / "whole"
+    tested = []
+    for number, wrong in enumerate((4, 10, 7)):
+        folder = shutil.copytree(run.folder, whole / f"fold-{number}")
+        right = np.arange(30) >= wrong
+        tested.append(answered(right, f"{number}/"))
+        (folder / "evaluation.json").write_text(tested[-1].to_json())
+    summary = summarise(whole)
+    path = report(whole)
+    assert path == whole / "comparison.html"
+    page = read(path)
+    check_alone(page)
+    assert "3 folds of one run" in page.words
+    assert f"{100 * 69 / 90:.1f}\u00a0%" in page.words
+    assert {str(value) for value in summary["accuracy"].values()} <= {
+        data["value"] for data in page.all("data")
+    }
+    assert f"{100 * summary['accuracy_std']:.1f} points" in page.words
+    assert "p:" not in page.words
+
+
+def test_small_parts(run: Run) -> None:
+    assert config_differences([{"a": {"b": 1e-3}, "c": 2}, {"a": {"b": 2.0}, "c": 2}]) == (
+        ("a.b", ("0.001", "2")),
+    )
+    assert config_differences([{"a": {"x": 1}}, {"a": {}}]) == (("a.x", ("1", "—")),)
+    assert [points(value) for value in (0.0123, -0.2, 0.0001, -0.0001)] == [
+        *("+1.2", "−20.0", "0.0", "0.0"),
+    ]
+    same = [made(run, "x/run", None), made(run, "y/run", None)]
+    assert unique_names(same) == ("x/run", "y/run")

@@ -1,0 +1,120 @@
+"""What pages are made of: choices, charts, pictures."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from smallvit.evaluation import Answers
+from smallvit.reporting.charts import Frame, compact, round_numbers, spanned
+from smallvit.reporting.choosing import confident_mistakes, find_suspects, right_and_wrong
+from smallvit.reporting.pictures import SIDE, data_uri, enlarged
+from smallvit.reporting.plots import curves, temperature_chart
+from smallvit.reporting.story import duration
+from smallvit.runs import Run
+
+ANSWERS = Answers(
+    truth=(0, 0, 0, 1, 1, 2, 2),
+    predicted=(0, 1, 0, 1, 2, 0, 2),
+    confidence=(0.9, 0.8, 0.95, 0.5, 0.99, 0.7, 0.6),
+)
+
+
+def test_the_surest_mistakes_come_first() -> None:
+    assert confident_mistakes(ANSWERS, 10) == [4, 1, 5]
+    assert confident_mistakes(ANSWERS, 2) == [4, 1]
+
+
+def test_classes_take_turns() -> None:
+    assert right_and_wrong(ANSWERS, 3) == ([2, 6, 3], [4, 1, 5])
+    assert right_and_wrong(ANSWERS, 9)[0] == [2, 6, 3, 0]
+
+
+def test_planted_label_errors_are_found() -> None:
+    random = np.random.default_rng(0)
+    truth = random.integers(0, 4, 400)
+    logits = random.normal(size=(400, 4)) + 7 * np.eye(4)[truth]
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = truth.copy()
+    planted = random.choice(400, 12, replace=False)
+    labels[planted] = (labels[planted] + 1) % 4
+    found = find_suspects(probabilities, labels)
+    places = [each.place for each in found]
+    assert set(places) <= set(planted.tolist())
+    assert len(places) >= 10
+    margins = [each.confidence - each.label for each in found]
+    assert margins == sorted(margins, reverse=True)
+    assert all(each.answer == truth[each.place] for each in found)
+
+
+def test_an_unsure_model_suspects_nobody() -> None:
+    probabilities = np.full((30, 3), 0.3)
+    probabilities[:, 1] = 0.4
+    assert find_suspects(probabilities, np.zeros(30, np.int64)) == []
+
+
+def decoded(uri: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 5])
+def test_tiny_pictures_keep_every_pixel(channels: int) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (28, 20, channels), np.uint8)
+    uri = data_uri(picture)
+    assert uri.startswith("data:image/png;base64,")
+    assert np.array_equal(np.asarray(decoded(uri))[..., 0], picture[..., 0])
+    assert enlarged(picture).shape == (112, 80, 3)
+
+
+def test_large_pictures_become_small() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (600, 2000, 3), np.uint8)
+    uri = data_uri(picture)
+    assert uri.startswith("data:image/webp;base64,")
+    assert decoded(uri).size == (SIDE, round(SIDE * 0.3))
+    assert len(uri) < 20_000
+
+
+def test_axes() -> None:
+    assert round_numbers(0, 1, 5) == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    assert round_numbers(0.13, 0.29, 4) == [0.15, 0.2, 0.25]
+    assert round_numbers(0, 38400, 4) == [0, 10000, 20000, 30000]
+    assert [compact(value) for value in (0.25, 12, 2500, 3e6)] == ["0.25", "12", "2.5k", "3M"]
+    low, high = spanned([2.0, 2.0])
+    assert low < 2 < high
+    assert spanned([0.0, float("nan"), 10.0]) == pytest.approx((-0.6, 10.6))
+    frame = Frame((0, 10), (0, 1))
+    assert frame.x(0) < frame.x(5) < frame.x(10)
+    assert frame.y(0) > frame.y(0.5) > frame.y(1)
+    assert frame.y(7) == frame.y(1)
+    long = [(float(x), 0.5) for x in range(100)]
+    assert frame.series("many", 0, long, lambda x, y: "").dots == ()
+
+
+def test_curves_are_the_log(run: Run) -> None:
+    log = run.log()
+    accuracy, loss = curves(run, log)
+    assert [chart.title for chart in (accuracy, loss)] == ["Accuracy", "Loss"]
+    validated = [line for line in log if line["kind"] == "val"]
+    dots = accuracy.series[0].dots
+    assert len(dots) == len(validated) == 3
+    assert dots[0].label == f"32 images: {100 * validated[0]['accuracy']:.3g} %"
+    assert len(accuracy.rules) == 1
+    trained = [line for line in log if line["kind"] == "train"]
+    (alone, _) = curves(run, trained)
+    assert len(alone.series) == 1
+    assert not alone.rules
+    assert curves(run, []) == []
+
+
+def test_temperatures_have_a_dot_a_head() -> None:
+    chart = temperature_chart([[0.9, 1.1], [0.7, 0.8]])
+    assert [len(series.dots) for series in chart.series] == [0, 4]
+    assert "layer 2 0.75" in chart.told
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.2, 1, 80, 120, 7200)] == [
+        *("1 second", "1 second", "80 seconds", "2 minutes", "2.0 hours"),
+    ]
