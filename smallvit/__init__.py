@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
     from smallvit.evaluation import Evaluation, evaluate
+    from smallvit.inference import predict
     from smallvit.interop.references import load_reference
     from smallvit.interop.timm import localize
     from smallvit.layers import LSA, SPT, Features, SeqPool
@@ -31,6 +32,7 @@ _HOMES = {
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
+    "predict": "smallvit.inference",
 }
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "load_data",
     "load_reference",
     "localize",
+    "predict",
 ]
 
 

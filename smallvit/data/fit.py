@@ -99,8 +99,7 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
 
 
 def _resized(picture: Image.Image, rows: int, columns: int) -> Image.Image:
-    """First across, then down: asked for both at once, versions of Pillow choose their own order,
-    and the bytes depend on it.
-    """
+    """First across, then down."""
+    # Asked for both at once, versions of Pillow choose their own order, and bytes depend on it.
     across = picture.resize((columns, picture.height), Image.Resampling.BILINEAR)
     return across.resize((columns, rows), Image.Resampling.BILINEAR)

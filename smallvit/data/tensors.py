@@ -46,9 +46,7 @@ def fit_tensor(
     return torch.where(used, fitted, float(FILL)).to(torch.uint8)
 
 
-def _side(
-    length: Int64[Tensor, ""], other: Int64[Tensor, ""], size: Size, fit: Fit
-) -> _Side:
+def _side(length: Int64[Tensor, ""], other: Int64[Tensor, ""], size: Size, fit: Fit) -> _Side:
     """One side of what `smallvit.data.fit.place` says; `size` has this side's length first."""
     canvas, beside = size
     whole, nothing = torch.full_like(length, canvas), torch.zeros_like(length)
