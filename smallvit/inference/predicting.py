@@ -156,8 +156,8 @@ def _below(folder: str) -> Iterator[_Seen]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         try:
             status = os.stat(place)
-        except OSError as error:
-            trouble.append(error)
+        except OSError as vanished:
+            trouble.append(vanished)
             continue
         if (status.st_dev, status.st_ino) in visited:
             folders.clear()  # a link back to a folder above, or a second link to the same one
