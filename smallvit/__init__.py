@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
     from smallvit.evaluation import Evaluation, evaluate
+    from smallvit.exporting import export
     from smallvit.inference import predict
     from smallvit.interop.references import load_reference
     from smallvit.interop.timm import localize
@@ -28,6 +29,7 @@ _HOMES = {
     "audit": "smallvit.data",
     "create_model": "smallvit.models",
     "evaluate": "smallvit.evaluation",
+    "export": "smallvit.exporting",
     "list_models": "smallvit.models",
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
@@ -45,6 +47,7 @@ __all__ = [
     "audit",
     "create_model",
     "evaluate",
+    "export",
     "list_models",
     "load_data",
     "load_reference",

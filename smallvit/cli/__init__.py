@@ -1,7 +1,7 @@
 """The command line: thin; it parses, calls and prints. A file a group of commands."""
 
 # Each module adds its commands to the application, in this order.
-from smallvit.cli import data, models, predicting  # noqa: F401
+from smallvit.cli import data, exporting, info, models, predicting  # noqa: F401
 from smallvit.cli.app import app, refusal
 
 __all__ = ["app", "main"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from smallvit.inference.card import Card
+from smallvit.inference.card import KEY, Card
 from smallvit.interop.pretrained import split_name
 from smallvit.models.registry import MODELS
 from smallvit.runs.files import write_bytes, write_json, write_tensors
@@ -27,8 +27,8 @@ model = timm.create_model("local-dir:{place}", pretrained=True).eval()
 
 The model takes pictures brought to {height}×{width} by "{fit}" (grey bars and no cropping for \
 letterbox), divided by 255, less mean {mean}, divided by std {std}. timm's own transforms know no \
-letterbox; `smallvit.data.fit_image` does it. Divide logits by {temperature} before the softmax for \
-calibrated probabilities. Classes, in the order of the logits: `label_names` in config.json.
+letterbox; `smallvit.data.fit_image` does it. Divide logits by {temperature} before the softmax \
+for calibrated probabilities. Classes, in the order of the logits: `label_names` in config.json.
 """
 
 
@@ -48,7 +48,8 @@ def write_folder(
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         write_json(temporary / "config.json", described)
-        write_tensors(temporary / "model.safetensors", model.state_dict(), format="pt")
+        about = {"format": "pt", KEY: card.to_json()}
+        write_tensors(temporary / "model.safetensors", model.state_dict(), **about)
         write_bytes(temporary / "README.md", _readme(path, card, described).encode())
         check(timm.create_model(f"local-dir:{temporary}", pretrained=True).eval())
         temporary.chmod(0o755)

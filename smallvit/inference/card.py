@@ -32,6 +32,7 @@ class Card:
         model: What builds the model again: name, options, sizes.
         config: The run's config.
         versions: Of smallvit and torch, when it was exported.
+        facts: What else the run recorded: parameters, steps, counts of pictures.
         accuracy: On the test split, with the ends of its interval; None if it is not known.
     """
 
@@ -45,6 +46,7 @@ class Card:
     model: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     accuracy: tuple[float, float, float] | None = None
 
     def __post_init__(self) -> None:
@@ -75,6 +77,11 @@ class Card:
             model=run.info["model"],
             config=run.config.to_dict(),
             versions={"smallvit": smallvit.__version__, "torch": torch.__version__},
+            facts={
+                "parameters": run.info.get("parameters"),
+                "steps": run.info.get("steps"),
+                "counts": run.info["data"].get("counts", {}),
+            },
             accuracy=accuracy,
         )
 

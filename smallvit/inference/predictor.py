@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float32, UInt8
+from PIL.Image import Image
 
 from smallvit.data.fit import Size, fit_image
 from smallvit.data.pictures import Decoded, to_channels
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 Ask = Callable[[UInt8[np.ndarray, "B h w C"]], Float32[np.ndarray, "B K"]]
 """From pictures of the model's size and channels to logits."""
+
+AnyPicture = Image | np.ndarray
+"""`Decoded`, where many are given whose shapes differ."""
 
 EXTRA = f"{KEY}.json"
 """The card's file inside a .pt2 archive."""
@@ -47,7 +51,7 @@ class Predictor:
     def open(
         cls, source: "str | os.PathLike[str] | Run | Predictor", device: str = "auto"
     ) -> "Predictor":
-        """Loads a run folder, an .onnx or a .pt2 file.
+        """Loads a run folder, or an .onnx, .pt2 or .safetensors file of `export`.
 
         Args:
             source: The folder or file; a predictor is returned as it is.
@@ -62,15 +66,14 @@ class Predictor:
             return source
         if isinstance(source, str | os.PathLike):
             path = Path(source)
-            if path.is_file() and path.suffix.lower() == ".onnx":
-                return cls(*_onnx(path, device))
-            if path.is_file() and path.suffix.lower() == ".pt2":
-                return cls(*_pt2(path, device))
-            if path.is_file() or (not path.exists() and path.suffix.lower() in (".onnx", ".pt2")):
-                state = "is neither" if path.exists() else "is not there"
+            kind = path.suffix.lower()
+            if path.is_file() and kind in _OPENERS:
+                return cls(*_OPENERS[kind](path, device))
+            if path.is_file() or (not path.exists() and kind in _OPENERS):
+                state = "is none of them" if path.exists() else "is not there"
                 raise ValueError(
-                    f"{path} {state}: expected a run folder, an .onnx or a .pt2 file of "
-                    "`smallvit export`"
+                    f"{path} {state}: expected a run folder, or an .onnx, .pt2 or .safetensors "
+                    "file of `smallvit export`"
                 )
         return cls(*_run(source, device))
 
@@ -89,7 +92,7 @@ class Predictor:
         """Of the pictures the model sees."""
         return self.card.channels
 
-    def prepare(self, picture: Decoded) -> UInt8[np.ndarray, "h w C"]:
+    def prepare(self, picture: Decoded) -> UInt8[np.ndarray, "h w c"]:
         """A decoded picture as the model sees it.
 
         Raises:
@@ -98,7 +101,7 @@ class Predictor:
         return fit_image(to_channels(picture, self.channels), self.image_size, self.card.fit)
 
     def logits(
-        self, pictures: Sequence[Decoded], *, flip: bool = False
+        self, pictures: Sequence[AnyPicture], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
         """What the model says of decoded pictures of any sizes.
 
@@ -117,7 +120,7 @@ class Predictor:
         return self.ask(pixels, flip=flip)
 
     def predict(
-        self, pictures: Sequence[Decoded], *, flip: bool = False
+        self, pictures: Sequence[AnyPicture], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
         """Calibrated probabilities of decoded pictures of any sizes; see `logits`."""
         return self.probabilities(self.logits(pictures, flip=flip))
@@ -142,17 +145,32 @@ class Predictor:
 
 
 def _run(source: "str | os.PathLike[str] | Run", device: str) -> tuple[Card, Ask, "nn.Module"]:
-    from smallvit.evaluation import choose_device, logits_of
     from smallvit.runs.folder import Run
 
     run = Run.open(source)
-    card, model, place = Card.of(run), run.model(), choose_device(device)
+    return _eager(Card.of(run), run.model(), device)
+
+
+def _tensors(path: Path, device: str) -> tuple[Card, Ask, "nn.Module"]:
+    from smallvit.interop.building import make_model
+    from smallvit.runs.files import read_tensors
+
+    card, tensors = read_card(path), read_tensors(path)
+    model = make_model(**card.model)
+    model.load_state_dict(tensors)
+    return _eager(card, model.eval(), device)
+
+
+def _eager(card: Card, model: "nn.Module", device: str) -> tuple[Card, Ask, "nn.Module"]:
+    from smallvit.evaluation import choose_device, logits_of
+
+    place = choose_device(device)
     model.to(place)
 
     def ask(pixels: UInt8[np.ndarray, "B h w C"]) -> Float32[np.ndarray, "B K"]:
         planes = np.moveaxis(pixels, 3, 1)
         return logits_of(
-            model, planes, mean=run.mean, std=run.std, device=place, batch_size=len(pixels)
+            model, planes, mean=card.mean, std=card.std, device=place, batch_size=len(pixels)
         )
 
     return card, ask, model
@@ -163,50 +181,65 @@ def _coloured(pixels: UInt8[np.ndarray, "B h w C"]) -> UInt8[np.ndarray, "B h w 
     return np.repeat(pixels, 3, axis=3) if pixels.shape[3] == 1 else pixels
 
 
-def _onnx(path: Path, device: str) -> tuple[Card, Ask]:
-    onnxruntime = require("onnxruntime", "onnx", "predicting with an .onnx file")
+def _session(path: Path, device: str) -> Any:
+    """A session of onnxruntime on as many threads as this process may use."""
+    onnxruntime = require("onnxruntime", "onnx", "reading an .onnx file")
     there = onnxruntime.get_available_providers()
-    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-    kind = device.partition(":")[0]
+    wanted = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
     known = [name for name, provider in wanted.items() if provider in there]
+    kind = device.partition(":")[0]
     if kind != "auto" and kind not in known:
         raise ValueError(f"device is {device!r}: this onnxruntime has {', '.join(known)}")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors are raised; warnings would go to the terminal
     # Left alone it would pin a thread to each core of the machine, its neighbours' included.
     options.intra_op_num_threads = min(cores(), int(os.environ.get("OMP_NUM_THREADS") or cores()))
-    kinds = [kind] if kind != "auto" else known[::-1]
+    providers = [wanted[name] for name in (known if kind == "auto" else [kind])]
     try:
-        session: Any = onnxruntime.InferenceSession(
-            path, options, providers=[wanted[name] for name in kinds]
-        )
+        return onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # pylint: disable=broad-exception-caught
         # onnxruntime's exceptions share no class of their own.
         raise ValueError(f"{path} is damaged or no ONNX model: {error}") from error
+
+
+def _onnx(path: Path, device: str) -> tuple[Card, Ask]:
+    session = _session(path, device)
     card = Card.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), str(path))
-    name = session.get_inputs()[0].name
 
     def ask(pixels: UInt8[np.ndarray, "B h w C"]) -> Float32[np.ndarray, "B K"]:
-        logits: Float32[np.ndarray, "B K"] = session.run(
-            ["logits"], {name: np.ascontiguousarray(_coloured(pixels))}
-        )[0]
+        given = {"pictures": np.ascontiguousarray(_coloured(pixels))}
+        logits: Float32[np.ndarray, "B K"] = session.run(["logits"], given)[0]
         return logits
 
     return card, ask
 
 
 def read_card(path: Path) -> Card:
-    """The card of a .pt2 file, which any version of torch can read.
+    """The card of an exported file, without its weights where that is possible.
 
     Raises:
         ValueError: It has none, or is damaged.
+        ImportError: It needs a package that is not installed.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/{EXTRA}")]
-            text = archive.read(names[0]).decode() if names else None
-    except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged or no .pt2 file: {error}") from error
+    text = None
+    kind = path.suffix.lower()
+    if kind == ".onnx":
+        text = _session(path, "cpu").get_modelmeta().custom_metadata_map.get(KEY)
+    elif kind == ".pt2":
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = [name for name in archive.namelist() if name.endswith(f"/{EXTRA}")]
+                text = archive.read(names[0]).decode() if names else None
+        except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is damaged or no .pt2 file: {error}") from error
+    elif kind == ".safetensors":
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, "np") as tensors:
+                text = (tensors.metadata() or {}).get(KEY)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
     return Card.from_json(text, str(path))
 
 
@@ -247,3 +280,10 @@ def _pt2(path: Path, device: str) -> tuple[Card, Ask]:
 def _release(version: str) -> tuple[int, ...]:
     """Major and minor number."""
     return tuple(int(part) for part in version.split(".")[:2])
+
+
+_OPENERS: dict[str, Callable[[Path, str], tuple[Any, ...]]] = {
+    ".onnx": _onnx,
+    ".pt2": _pt2,
+    ".safetensors": _tensors,
+}
