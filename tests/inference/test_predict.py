@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from smallvit.cli import app
 from smallvit.data import load_data, read_image
 from smallvit.data.pictures import UnreadableError
 from smallvit.evaluation import logits_of
 from smallvit.inference import Predictor, Row, predict, write_rows
+from smallvit.inference.predictor import read_card
 from smallvit.runs import Run
 from tests.untrained import CLASSES, photo, photo_bytes, save_photos, untrained
 
@@ -247,37 +250,42 @@ def test_mutated_files_never_crash(predictor: Predictor, tmp_path: Path, seeds: 
     assert all(np.isfinite(row.probabilities).all() for row in rows)
 
 
-def smallvit(*args: object, **options: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "smallvit", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, **options)
-
-
 def test_the_command(run: Run, photos: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.jpg"
     broken.touch()
     out = tmp_path / "out.csv"
-    done = smallvit("predict", run.folder, photos / "ash", broken, "-o", out, "--top", 9, "--flip")
-    assert done.returncode == 0, done.stderr
+    given = ["predict", run.folder, photos / "ash", broken, "-o", out, "--top", 9, "--flip"]
+    done = CliRunner().invoke(app, [str(word) for word in given])
+    assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [f"wrote 7 rows to {out}", "1 of 7 could not be predicted"]
     assert "class_4" in out.read_text()
     assert "class_5" not in out.read_text()
-    done = smallvit("predict", run.folder, "-", input=f"{photos}/ash/0000.jpg\n")
-    assert done.returncode == 0
+    done = CliRunner().invoke(
+        app, ["predict", str(run.folder), "-"], input=f"{photos}/ash/0000.jpg\n"
+    )
+    assert done.exit_code == 0
     path, first, *_ = done.stdout.strip().split("\t")
     assert path == f"{photos}/ash/0000.jpg"
     assert first.endswith(" %")
-    done = smallvit("predict", run.folder, broken)
-    assert done.returncode == 1
+    done = CliRunner().invoke(app, ["predict", str(run.folder), str(broken)])
+    assert done.exit_code == 1
     assert done.stdout == f"{broken}\terror: the file is empty\n"
-    done = smallvit("predict", run.folder, photos, "-o", tmp_path / "out.doc")
+
+
+def test_bad_input_to_the_command_is_a_sentence(run: Run, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "smallvit", "predict", run.folder, ".", "-o", tmp_path / "out.doc"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("smallvit: ")
     assert "has no known format" in done.stderr
 
 
 def test_info_of_a_run(run: Run) -> None:
-    done = smallvit("info", run.folder)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["info", str(run.folder)])
+    assert done.exit_code == 0, done.output
     lines = dict(line.split(None, 1) for line in done.stdout.splitlines())
     assert lines["model"].startswith("cct_2_3x2, ")
     assert lines["classes"] == "4: ash, =elm, fir, oak"
@@ -285,9 +293,8 @@ def test_info_of_a_run(run: Run) -> None:
     assert lines["accuracy"] == "not measured"
     assert lines["temperature"] == "1.7"
     assert lines["steps"] == "7"
-    done = smallvit("info", run.folder / "weights.safetensors")
-    assert done.returncode == 2
-    assert "was not exported by smallvit" in done.stderr
+    with pytest.raises(ValueError, match="was not exported by smallvit"):
+        read_card(run.folder / "weights.safetensors")
 
 
 def test_sixteen_bit_turned_and_transparent_files(predictor: Predictor, tmp_path: Path) -> None:
