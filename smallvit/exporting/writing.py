@@ -83,7 +83,9 @@ def _place(path: Path, format: Format, force: bool) -> Path:
     taken = [path, path.with_suffix(".py")] if format == "onnx" else [path]
     for each in taken:
         if each.exists() and not force:
-            raise ValueError(f"{each} exists and is not overwritten: choose another name, or --force")
+            raise ValueError(
+                f"{each} exists and is not overwritten: choose another name, or --force"
+            )
     if path.exists() and path.is_dir() != (format == "timm"):
         kind = "a folder" if path.is_dir() else "a file"
         raise ValueError(f"{path} is {kind}: choose another name")

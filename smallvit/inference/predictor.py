@@ -193,7 +193,8 @@ def _session(path: Path, device: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors are raised; warnings would go to the terminal
     # Left alone it would pin a thread to each core of the machine, its neighbours' included.
-    options.intra_op_num_threads = min(cores(), int(os.environ.get("OMP_NUM_THREADS") or cores()))
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    options.intra_op_num_threads = min(cores(), int(asked) if asked.isdecimal() else cores()) or 1
     providers = [wanted[name] for name in (known if kind == "auto" else [kind])]
     try:
         return onnxruntime.InferenceSession(path, options, providers=providers)
