@@ -11,5 +11,5 @@ def main() -> None:
     """Runs the command line; what the user got wrong is a sentence, not a traceback."""
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         raise SystemExit(refusal(str(error)).exit_code) from error

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from smallvit.cli import app
+from smallvit.cli import app, main
 from smallvit.data import load_data, read_image
 from smallvit.data.pictures import UnreadableError
 from smallvit.evaluation import logits_of
@@ -307,3 +307,15 @@ def test_sixteen_bit_turned_and_transparent_files(predictor: Predictor, tmp_path
     turned.save(tmp_path / "c.png", exif=exif)
     first, second, third = predict(predictor, tmp_path)
     assert first.probabilities == second.probabilities == third.probabilities
+
+
+def test_a_missing_package_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "a.onnx").touch()
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setattr(sys, "argv", ["smallvit", "predict", str(tmp_path / "a.onnx"), "a.jpg"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "needs onnxruntime: pip install 'smallvit[onnx]'" in capsys.readouterr().err
