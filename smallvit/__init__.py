@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from smallvit.data import audit, load_data
     from smallvit.evaluation import Evaluation, evaluate
     from smallvit.evaluation.explain import explain
+    from smallvit.exporting import export
+    from smallvit.inference import predict
     from smallvit.interop.references import load_reference
     from smallvit.interop.timm import localize
     from smallvit.layers import LSA, SPT, Features, SeqPool
@@ -35,11 +37,13 @@ _HOMES = {
     "create_model": "smallvit.models",
     "evaluate": "smallvit.evaluation",
     "explain": "smallvit.evaluation.explain",
+    "export": "smallvit.exporting",
     "list_models": "smallvit.models",
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
     "plan": "smallvit.recipes",
+    "predict": "smallvit.inference",
     "report": "smallvit.reporting",
     "resume": "smallvit.training",
     "train": "smallvit.training",
@@ -58,11 +62,13 @@ __all__ = [
     "create_model",
     "evaluate",
     "explain",
+    "export",
     "list_models",
     "load_data",
     "load_reference",
     "localize",
     "plan",
+    "predict",
     "report",
     "resume",
     "train",

@@ -7,6 +7,9 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     training,
     evaluating,
     explaining,
+    predicting,
+    exporting,
+    info,
     reporting,
 )
 from smallvit.cli.app import app, refusal
@@ -18,5 +21,5 @@ def main() -> None:
     """Runs the command line; what the user got wrong is a sentence, not a traceback."""
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         raise SystemExit(refusal(str(error)).exit_code) from error
