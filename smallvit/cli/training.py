@@ -16,6 +16,29 @@ if TYPE_CHECKING:
 
 _STARTED = time.monotonic()
 
+#: Where an option stands in a config, for those that a resumed run must not change.
+_PLACES = {
+    "data": "data.source",
+    "image_size": "data.image_size",
+    "fit": "data.fit",
+    "val": "data.val",
+    "test": "data.test",
+    "root": "data.root",
+    "download": "data.download",
+    "folds": "data.folds",
+    "model": "model.name",
+    "pretrained": "model.pretrained",
+    "drloc": "loss.drloc",
+    "epochs": "schedule.epochs",
+    "minutes": "schedule.minutes",
+    "device": "loop.device",
+    "deterministic": "loop.deterministic",
+    "recipe": "recipe",
+    "seed": "seed",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+}
+
 
 class _Train(TyperCommand):
     """Lets `--drloc` stand alone or be followed by λ."""
@@ -39,6 +62,7 @@ def _is_number(words: list[str]) -> bool:
 
 @app.command(cls=_Train)
 def train(
+    context: typer.Context,
     data: Annotated[
         str | None,
         typer.Argument(
@@ -122,7 +146,7 @@ def train(
     if config is not None:
         asked = _overlaid(read_changes(config), asked)
     if resume:
-        _resume(out, data, asked)
+        _resume(out, _overlaid(asked, _said(context)))
         return
     source = data or (asked.get("data") or {}).get("source")
     if not source:
@@ -199,7 +223,20 @@ def _run(made: "Plan", out: Path | None) -> None:
     _tell(run)
 
 
-def _resume(out: Path | None, data: str | None, asked: dict[str, Any]) -> None:
+def _said(context: typer.Context) -> dict[str, Any]:
+    """The options that were given on the command line, as parts of a config."""
+    said: dict[str, Any] = {}
+    for name, path in _PLACES.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            value = context.params[name]
+            value = _weight(value) if name == "drloc" else str(value) if name == "root" else value
+            section, _, key = path.partition(".")
+            said = _overlaid(said, {section: {key: value} if key else value})
+    return said
+
+
+def _resume(out: Path | None, asked: dict[str, Any]) -> None:
     from smallvit.runs import Run
     from smallvit.runs.folder import INFO
     from smallvit.training.folds import resume_folds, tell_summary
@@ -216,11 +253,7 @@ def _resume(out: Path | None, data: str | None, asked: dict[str, Any]) -> None:
             raise typer.Exit(130)
         _tell_folds(tell_summary(summary), str(out))
         return
-    wanted = None
-    if data is not None or asked:
-        if data is not None:
-            asked = _overlaid(asked, {"data": {"source": data}})
-        wanted = Run.open(out).config.changed(asked)
+    wanted = Run.open(out).config.changed(asked) if asked else None
     _tell(go_on(out, config=wanted))
 
 

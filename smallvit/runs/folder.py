@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -83,10 +84,17 @@ class Run:
                 f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
                 "with --resume if it is an unfinished run"
             )
-        folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder, config, {"format": FORMAT, **info})
-        write_bytes(folder / CONFIG, config.to_yaml().encode())
-        write_json(folder / INFO, run.info)
+        # Made elsewhere and moved: a process that dies here leaves no half of a run in its place.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as beside:
+            made = Path(beside) / "run"
+            made.mkdir()
+            write_bytes(made / CONFIG, config.to_yaml().encode())
+            write_json(made / INFO, run.info)
+            if folder.exists():
+                folder.rmdir()
+            os.replace(made, folder)
         return run
 
     def note(self, **values: Any) -> "Run":

@@ -15,7 +15,7 @@ import torch
 import smallvit
 from smallvit.data import Audit, Dataset, audit
 from smallvit.evaluation.calibration import fit_temperature
-from smallvit.evaluation.evaluate import logits_of, measure
+from smallvit.evaluation.evaluate import Precision, logits_of, measure
 from smallvit.runs.checkpoint import load_checkpoint, save_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
@@ -217,7 +217,10 @@ def _train(job: Job, run: Run, dataset: Dataset, shown: bool) -> Run:
     try:
         run_loop(job)
     except NonFiniteError as error:
-        progress.ended = "not finite"
+        if job.world.size == 1 and job.world.device.type == "cpu" and error.untouched:
+            job.save(job)  # nothing has changed since the step before
+        if job.world.leads:
+            run.note(status="not finite", step=progress.step)
         raise ValueError(_explain(error, job, run)) from error
     finally:
         job.journal.close()
@@ -250,11 +253,11 @@ def _finish(run: Run, job: Job, dataset: Dataset) -> Run:
         "accumulation": progress.accumulation,
     }
     if "val" in dataset.splits:
-        logits = _logits(job, dataset, "val")
+        logits = _logits(job, dataset, "val", "fp32")
         ended["temperature"] = fit_temperature(logits, dataset.labels("val"))
     if "test" in dataset.splits:
         evaluation = measure(
-            _logits(job, dataset, "test"),
+            _logits(job, dataset, "test", "fp32"),  # as `evaluate` does
             dataset.labels("test"),
             dataset.classes,
             split="test",
@@ -299,7 +302,9 @@ def _save(job: Job, run: Run) -> None:
         logger.warning("could not write a checkpoint: %s; training goes on", error)
 
 
-def _logits(job: Job, dataset: Dataset, split: str) -> np.ndarray:
+def _logits(
+    job: Job, dataset: Dataset, split: str, precision: Precision | None = None
+) -> np.ndarray:
     """The logits of a whole split, by all processes together."""
     world, pixels = job.world, dataset.pixels(split)
     mean, std = dataset.statistics
@@ -310,7 +315,7 @@ def _logits(job: Job, dataset: Dataset, split: str) -> np.ndarray:
         std=std,
         batch_size=256,
         device=world.device,
-        precision=job.stepper.learner.precision,
+        precision=precision or job.stepper.learner.precision,
     )
     parts = world.gather(own)
     logits = np.empty((len(pixels), own.shape[1]), np.float32)

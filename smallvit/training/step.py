@@ -23,11 +23,16 @@ _NEVER = 2**62
 
 
 class NonFiniteError(ValueError):
-    """The loss is infinite or no number."""
+    """The loss is infinite or no number.
 
-    def __init__(self, step: int) -> None:
+    Attributes:
+        step: Whose.
+        untouched: Whether the weights are still those of the step before.
+    """
+
+    def __init__(self, step: int, *, untouched: bool = False) -> None:
         super().__init__(f"the loss is not finite at step {step:,}")
-        self.step = step
+        self.step, self.untouched = step, untouched
 
 
 class Stepper:
@@ -162,7 +167,7 @@ class Stepper:
             loss += own.detach()
             hits += right
         if loss.device.type == "cpu" and not torch.isfinite(loss):
-            raise NonFiniteError(int(self._step))
+            raise NonFiniteError(int(self._step), untouched=True)
         self._update()
         self._note(loss, hits, batch.labels.shape[0])
 
