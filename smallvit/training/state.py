@@ -45,10 +45,11 @@ def restore_state(job: Job, checkpoint: Checkpoint) -> None:
             stepper.average.load_state_dict(below(tensors, "average"))
     except RuntimeError as error:
         raise ValueError(f"the checkpoint belongs to another model: {error}") from error
+    trained = [p for group in stepper.optimiser.param_groups for p in group["params"]]
     held: dict[int, dict[str, Tensor]] = {}
     for name, value in below(tensors, "optimiser").items():
         number, _, key = name.partition(".")
-        held.setdefault(int(number), {})[key] = value
+        held.setdefault(int(number), {})[key] = _laid_out_as(trained[int(number)], value)
     now = stepper.optimiser.state_dict()
     stepper.optimiser.load_state_dict({"state": held, "param_groups": now["param_groups"]})
     if scaler:
@@ -57,6 +58,13 @@ def restore_state(job: Job, checkpoint: Checkpoint) -> None:
     stepper.accumulation = job.progress.accumulation
     sums = job.progress.sums if job.world.leads else [0.0] * len(job.progress.sums)
     stepper.sums.copy_(torch.tensor(sums, dtype=stepper.sums.dtype))
+
+
+def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
+    """A value in its parameter's order of memory, which is what fused optimisers go by."""
+    if value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter, requires_grad=False).copy_(value)
 
 
 def below(tensors: "Mapping[str, Tensor]", prefix: str) -> dict[str, Tensor]:

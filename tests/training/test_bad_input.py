@@ -134,12 +134,13 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
         resume(tmp_path, shown=False)
 
 
-def test_a_run_that_was_killed_while_its_folder_was_made(source, tmp_path):
-    """Nothing was trained yet: neither way may be shut."""
-    out = tmp_path / "run"
-    run = train(tiny(source, steps=1), out=tmp_path / "other", shown=False)
-    out.mkdir()
-    (out / "config.yaml").write_bytes((run.folder / "config.yaml").read_bytes())
-    with pytest.raises(ValueError, match="is no run folder"):
-        resume(out, shown=False)
-    refused(tiny(source), out, "choose another --out")
+def test_a_run_that_dies_while_its_folder_is_made_leaves_nothing(source, tmp_path, monkeypatch):
+    def die(path, data):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("smallvit.runs.folder.write_json", die)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny(source), out=tmp_path / "run", shown=False)
+    assert not list(tmp_path.iterdir())
+    assert train(tiny(source, steps=1), out=tmp_path / "run", shown=False).finished

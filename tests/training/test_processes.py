@@ -89,6 +89,7 @@ def test_two_processes_give_the_losses_of_one(source, tmp_path):
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_two_processes_keep_to_the_minutes(tmp_path, monkeypatch):
     """Each process has a clock of its own; they must agree on every step nonetheless."""
     monkeypatch.setenv("SKEW", "1")

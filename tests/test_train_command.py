@@ -1,0 +1,140 @@
+"""`smallvit train` as a person uses it, in one process for speed."""
+
+import json
+import logging
+import shlex
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from smallvit.cli import app
+from smallvit.runs import Run
+from smallvit.training import loop
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    random = np.random.default_rng(0)
+    labels = np.arange(96) % 3
+    images = random.integers(0, 100, (96, 16, 16, 3), dtype=np.uint8)
+    images += (70 * labels[:, None, None, None]).astype(np.uint8)
+    path = tmp_path_factory.mktemp("data") / "three.npz"
+    np.savez(path, images=images, labels=labels)
+    return path
+
+
+TINY = "--set model.options.dim=32 --set model.options.num_heads=2 --set loop.batch_size=16"
+
+
+def smallvit(line):
+    logging.getLogger("smallvit").setLevel(logging.INFO)
+    return CliRunner().invoke(app, shlex.split(line))
+
+
+def test_one_command_trains_tests_and_says_where(source, tmp_path):
+    out = tmp_path / "run"
+    done = smallvit(f"train {source} --device cpu --set schedule.steps=3 {TINY} --out {out}")
+    assert done.exit_code == 0, done.output
+    assert "model cct_2_3x2" in done.output  # what it chose, and why
+    assert "95 % interval" in done.output
+    assert f"run folder {out}" in done.output
+    run = Run.open(out)
+    assert run.finished
+    assert run.config.schedule.steps == 3
+    assert run.config.model.options == {"dim": 32, "num_heads": 2}
+    accuracy = json.loads((out / "evaluation.json").read_text())["accuracy"]["value"]
+    assert f"{100 * accuracy:.1f} %" in done.output
+    again = smallvit(f"train -c {out}/config.yaml --out {tmp_path}/again")
+    assert again.exit_code == 0, again.output
+    weights = [path / "last.safetensors" for path in (out, tmp_path / "again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    refused = smallvit(f"train {source} --out {out}")
+    assert refused.exit_code != 0
+    assert "nothing in it is overwritten" in str(refused.exception)
+
+
+def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in (1, 2):
+        done = smallvit(f"train {source} --device cpu --set schedule.steps=1 {TINY}")
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / f"runs/three-cct_2_3x2-{number}/run.json").is_file()
+
+
+def test_folds(source, tmp_path):
+    out = tmp_path / "cross"
+    done = smallvit(
+        f"train {source} --folds 3 --device cpu --set schedule.steps=1 {TINY} --out {out}"
+    )
+    assert done.exit_code == 0, done.output
+    summary = json.loads((out / "folds.json").read_text())
+    assert (summary["folds"], summary["tested"]) == (3, 96)
+    assert "over all 96 pictures, each tested once" in done.output
+    assert "±" in done.output
+    counted = [
+        json.loads((out / f"fold-{fold}/evaluation.json").read_text())["count"] for fold in range(3)
+    ]
+    assert sum(counted) == 96
+
+
+def test_stopping_and_going_on(source, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    line = f"train {source} --device cpu --set schedule.steps=4 {TINY}"
+    take = loop._take_step
+
+    def asked_after_two(job, step):
+        take(job, step)
+        if step == 1:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_take_step", asked_after_two)
+        done = smallvit(f"{line} --out {out}")
+    assert done.exit_code == 130
+    assert Run.open(out).info["status"] == "interrupted"
+    changed = smallvit(f"train --resume --out {out} --model cct_4_3x2 --set optim.lr=1")
+    assert "model.name was 'cct_2_3x2' and is 'cct_4_3x2'" in str(changed.exception)
+    assert "optim.lr was 0.001 and is 1.0" in str(changed.exception)
+    assert "which run" in smallvit("train --resume").output
+    on = smallvit(f"train --resume --out {out}")
+    assert on.exit_code == 0, on.output
+    assert smallvit(f"{line} --out {tmp_path}/whole").exit_code == 0
+    weights = [path / "last.safetensors" for path in (out, tmp_path / "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_baseline_and_localization_through_the_same_command(source, tmp_path):
+    out = tmp_path / "run"
+    done = smallvit(
+        f"train {source} --model cifar_resnet56 --drloc --device cpu --set loop.batch_size=16 "
+        f"--set schedule.steps=1 --out {out}"
+    )
+    assert done.exit_code == 0, done.output
+    run = Run.open(out)
+    assert run.config.loss.drloc == 0.1
+    assert not any("drloc" in name for name in run.model().state_dict())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("train", "what shall be trained on?"),
+        ("train nowhere", "nowhere"),
+        ("train {source} --recipe autos", "autos"),
+        ("train {source} --set optim.lr", "no assignment"),
+        ("train {source} --set optm.lr=1", "did you mean 'optim'"),
+        ("train {source} --model cct_7", "there is no model 'cct_7'"),
+        ("train {source} --pretrained nowhere.pth", "nowhere.pth"),
+        ("train {source} --allow leeks", "allow"),
+        ("train {source} -c nowhere.yaml", "nowhere.yaml"),
+        ("train {source} --folds 1", "folds is 1"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(line, told, source):
+    done = smallvit(line.format(source=source))
+    assert done.exit_code != 0
+    assert told in done.output + str(done.exception)
