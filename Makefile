@@ -14,7 +14,7 @@ $(READY): pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/smallvit models
+	$(BIN)/smallvit demo
 
 test: fast
 

@@ -1,5 +1,7 @@
 """`smallvit train` and `smallvit demo`."""
 
+import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -191,10 +193,13 @@ def demo(
 ) -> None:
     """Train on the pictures that come with smallvit: two minutes on two CPU cores."""
     from smallvit.recipes import demo as demo_config
+    from smallvit.reporting import report
     from smallvit.training import train as run_training
 
     typer.echo("5,000 pictures of clothes, ten classes, 28×28 pixels: training a small transformer")
-    _tell(run_training(demo_config(), out=out, command="smallvit demo", started=_STARTED))
+    run = run_training(demo_config(), out=out, command="smallvit demo", started=_STARTED)
+    _tell(run, reported=True)
+    typer.echo(f"report {report([run.folder])}")
 
 
 def _run(made: "Plan", out: Path | None) -> None:
@@ -257,7 +262,7 @@ def _resume(out: Path | None, asked: dict[str, Any]) -> None:
     _tell(go_on(out, config=wanted))
 
 
-def _tell(run: "Run") -> None:
+def _tell(run: "Run", *, reported: bool = False) -> None:
     """How good the model is, and where it lies."""
     from smallvit.evaluation.results import Evaluation
     from smallvit.runs.folder import EVALUATION
@@ -272,6 +277,8 @@ def _tell(run: "Run") -> None:
     else:
         typer.echo("there is no test split, so nothing was tested")
     typer.echo(f"run folder {run.folder}")
+    if not reported:
+        typer.echo(f"see why: smallvit report {shlex.quote(str(run.folder))}")
 
 
 def _tell_folds(lines: list[str], folder: str) -> None:
@@ -298,12 +305,8 @@ def _overlaid(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leads() -> bool:
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
 def _command() -> str:
-    import shlex
-
     return shlex.join(["smallvit", *sys.argv[1:]])
