@@ -1,7 +1,12 @@
 """The command line: thin; it parses, calls and prints. A file a group of commands."""
 
 # Each module adds its commands to the application, in this order.
-from smallvit.cli import data, models, training  # noqa: F401
+from smallvit.cli import (  # noqa: F401  # isort: skip
+    data,
+    models,
+    training,
+    explaining,
+)
 from smallvit.cli.app import app, refusal
 
 __all__ = ["app", "main"]

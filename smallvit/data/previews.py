@@ -55,7 +55,7 @@ def preview(
     height, width = dataset.image_size
     scale = max(1, round(_CELL / max(height, width)))
     cell = height * scale, width * scale
-    font = _font()
+    font = label_font(_TEXT - 2)
     label = max((int(font.getlength(_short(name))) for name, _ in rows), default=0) + 2 * _GAP
     head = 2 * _TEXT + 2 * _GAP
     sheet = Image.new(
@@ -104,15 +104,15 @@ def _row(
             continue
         plain.append(fit_image(picture, dataset.image_size, dataset.fit))
     if augment is None or not plain:
-        return [_coloured(picture) for picture in plain]
+        return [coloured(picture) for picture in plain]
     batch = torch.from_numpy(np.stack(plain)).permute(0, 3, 1, 2).contiguous()
     # Every row stands for a part of one batch, so that no two rows are augmented alike.
     positions = torch.arange(len(batch)) + label * wanted
     changed = augment(batch, positions).permute(0, 2, 3, 1).numpy()
-    return [_coloured(p) for pair in zip(plain, changed, strict=True) for p in pair]
+    return [coloured(p) for pair in zip(plain, changed, strict=True) for p in pair]
 
 
-def _coloured(picture: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
+def coloured(picture: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
     """The first three channels, or the first alone where there are fewer."""
     three = picture[..., :3] if picture.shape[2] >= 3 else np.repeat(picture[..., :1], 3, axis=2)
     return np.ascontiguousarray(three)
@@ -131,10 +131,8 @@ def _short(name: str, limit: int = 22) -> str:
     return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
-def _font() -> FreeTypeFont:
+def label_font(size: int) -> FreeTypeFont:
     """A font with more than Latin letters; matplotlib brings one."""
     import matplotlib
 
-    return truetype(
-        Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", _TEXT - 2
-    )
+    return truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)

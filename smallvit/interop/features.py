@@ -34,7 +34,7 @@ def features_of(
             "cannot be read: train it without DRLoc"
         )
     x = parts.forward_features(images)
-    tokens, grid = _tokens(parts, x, (images.shape[2], images.shape[3]))
+    tokens, grid = grid_tokens(parts, x, (images.shape[2], images.shape[3]))
     pooled = parts.forward_head(x, pre_logits=True)
     classifier = parts.get_classifier()
     # The same numbers as forward_head(x), with its dropout drawn once; a pair of heads (DeiT's)
@@ -44,7 +44,12 @@ def features_of(
     return Features(tokens, grid, pooled), logits
 
 
-def _tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
+def grid_tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
+    """Tokens, and rows and columns of them, from what a timm model's `forward_features` gives.
+
+    Raises:
+        ValueError: That has no grid.
+    """
     kind = type(model).__name__
     if isinstance(x, Tensor) and x.ndim == 4:
         last = getattr(model, "output_fmt", "NCHW") == "NHWC"

@@ -1,0 +1,61 @@
+"""Heat on pictures."""
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image
+
+from smallvit.data.previews import coloured
+
+# Dark violet over green to yellow, in even steps of lightness: it reads the same to a colour-blind
+# eye and in grey.
+_COLOURS = np.array(
+    [
+        (68, 1, 84),
+        (71, 44, 122),
+        (59, 81, 139),
+        (44, 113, 142),
+        (33, 144, 141),
+        (39, 173, 129),
+        (92, 200, 99),
+        (170, 220, 50),
+        (253, 231, 37),
+    ],
+    np.float64,
+)
+
+
+_DIM = 0.8  # of the picture below, so that the brightest colour stands out on white too
+
+
+def colours(heat: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w 3"]:
+    """The colour of each value from 0 to 1, on a scale of 0 to 255."""
+    places = np.linspace(0, 1, len(_COLOURS))
+    return np.stack([np.interp(heat, places, _COLOURS[:, c]) for c in range(3)], -1)
+
+
+def overlay(
+    picture: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "h w"], strength: float = 0.75
+) -> UInt8[np.ndarray, "H W 3"]:
+    """Lays a map over a picture.
+
+    The picture turns grey below, so that colour means heat and nothing else, and shows through
+    where there is little.
+
+    Args:
+        picture: Grey or coloured; of more channels the first three are shown.
+        heat: From 0 to 1, on any grid; it is enlarged bilinearly.
+        strength: From 0, the picture alone, to 1, the map alone.
+    """
+    if not 0 <= strength <= 1:
+        raise ValueError(f"strength is {strength}: allowed is 0 to 1")
+    height, width = picture.shape[:2]
+    small = Image.fromarray(heat.astype(np.float32))
+    large = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))
+    three = coloured(picture)
+    if strength == 0:
+        return three
+    heat = large.clip(0, 1)
+    grey = _DIM * three.mean(2, keepdims=True)
+    cover = strength * np.sqrt(heat)[..., None] if strength < 1 else 1.0
+    mixed = (1 - cover) * grey + cover * colours(heat)
+    return np.asarray(mixed.round(), np.uint8)
