@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
     from smallvit.evaluation import Evaluation, evaluate
+    from smallvit.exporting import export
+    from smallvit.inference import predict
     from smallvit.interop.references import load_reference
     from smallvit.interop.timm import localize
     from smallvit.layers import LSA, SPT, Features, SeqPool
@@ -32,11 +34,13 @@ _HOMES = {
     "audit": "smallvit.data",
     "create_model": "smallvit.models",
     "evaluate": "smallvit.evaluation",
+    "export": "smallvit.exporting",
     "list_models": "smallvit.models",
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
     "plan": "smallvit.recipes",
+    "predict": "smallvit.inference",
     "resume": "smallvit.training",
     "train": "smallvit.training",
 }
@@ -53,11 +57,13 @@ __all__ = [
     "audit",
     "create_model",
     "evaluate",
+    "export",
     "list_models",
     "load_data",
     "load_reference",
     "localize",
     "plan",
+    "predict",
     "resume",
     "train",
 ]

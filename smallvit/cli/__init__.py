@@ -6,6 +6,9 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     models,
     training,
     explaining,
+    predicting,
+    exporting,
+    info,
 )
 from smallvit.cli.app import app, refusal
 

@@ -1,17 +1,35 @@
 """From files to batches: sources, splits, audit, cache and loader.
 
 `load_data` finds pictures whatever form they have, `audit` says what is wrong with them, `preview`
-shows what a model will see, and a `Loader` gives out batches.
+shows what a model will see, and a `Loader` gives out batches. Names load on first use: what decodes
+and fits pictures needs no PyTorch.
 """
 
-from smallvit.data.auditing import OVERRIDES, Audit, audit, render
-from smallvit.data.dataset import Dataset, load_data
-from smallvit.data.findings import Finding
-from smallvit.data.fit import FILL, Fit, fit_image, fit_tensor
-from smallvit.data.items import Items
-from smallvit.data.loader import Batch, Loader
-from smallvit.data.pictures import UnreadableError, read_image, to_channels
-from smallvit.data.previews import preview
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smallvit.data.auditing import OVERRIDES, Audit, audit, render
+    from smallvit.data.dataset import Dataset, load_data
+    from smallvit.data.findings import Finding
+    from smallvit.data.fit import FILL, Fit, fit_image
+    from smallvit.data.items import Items
+    from smallvit.data.loader import Batch, Loader
+    from smallvit.data.pictures import UnreadableError, read_image, to_channels
+    from smallvit.data.previews import preview
+    from smallvit.data.tensors import fit_tensor
+
+_HOMES = {
+    "auditing": ("OVERRIDES", "Audit", "audit", "render"),
+    "dataset": ("Dataset", "load_data"),
+    "findings": ("Finding",),
+    "fit": ("FILL", "Fit", "fit_image"),
+    "items": ("Items",),
+    "loader": ("Batch", "Loader"),
+    "pictures": ("UnreadableError", "read_image", "to_channels"),
+    "previews": ("preview",),
+    "tensors": ("fit_tensor",),
+}
 
 __all__ = [
     "FILL",
@@ -33,3 +51,10 @@ __all__ = [
     "render",
     "to_channels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"smallvit.data.{home}"), name)
+    raise AttributeError(f"module 'smallvit.data' has no attribute {name!r}")

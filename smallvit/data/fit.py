@@ -1,21 +1,17 @@
 """How a picture of any shape comes to the model's size: one definition of the pixels.
 
 `place` says which part of the picture is used, what size it is given and where it lies;
-`fit_image` does it with Pillow for the cache, prediction and serving, `fit_tensor` with PyTorch
-operations, so that an exported model can carry it. Both resize with the antialiased triangle
-filter ("bilinear") and agree to one grey level of 255: Pillow rounds once more, between its
-horizontal and its vertical pass.
+`fit_image` does it with Pillow for the cache, prediction and serving, with the antialiased triangle
+filter ("bilinear"); `fit_tensor`, in `smallvit.data.tensors`, gives the same bytes with PyTorch
+operations, so that an exported model can carry it. Importing this needs no PyTorch.
 """
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from jaxtyping import UInt8
 from PIL import Image
-from torch import Tensor
 
 from smallvit.data.pictures import Decoded, as_array
 
@@ -89,13 +85,12 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
     if not isinstance(image, np.ndarray):
         box = left, top, left + width, top + height
         part = image if fit != "crop" else image.crop(box)
-        pixels = as_array(part.resize((columns, rows), Image.Resampling.BILINEAR))
+        pixels = as_array(_resized(part, rows, columns))
     else:
         # Pillow knows no pictures of two, five or more channels; each channel alone is the same.
         channels = np.moveaxis(image[top : top + height, left : left + width], 2, 0)
         grey = (Image.fromarray(np.ascontiguousarray(channel)) for channel in channels)
-        small = (each.resize((columns, rows), Image.Resampling.BILINEAR) for each in grey)
-        pixels = np.dstack([np.asarray(each) for each in small])
+        pixels = np.dstack([np.asarray(_resized(each, rows, columns)) for each in grey])
     if (rows, columns) == size:
         return pixels
     canvas = np.full((*size, pixels.shape[2]), FILL, np.uint8)
@@ -103,13 +98,8 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
     return canvas
 
 
-def fit_tensor(
-    images: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "letterbox"
-) -> UInt8[Tensor, "B C h w"]:
-    """`fit_image` for a batch of decoded pictures of one shape, in PyTorch operations."""
-    placement = place(images.shape[2], images.shape[3], size, fit)
-    (top, left, height, width), inner, offset = placement
-    part = images[:, :, top : top + height, left : left + width].float()
-    small = F.interpolate(part, inner, mode="bilinear", antialias=True).round().clamp(0, 255)
-    below, right = size[0] - inner[0] - offset[0], size[1] - inner[1] - offset[1]
-    return F.pad(small, (offset[1], right, offset[0], below), value=FILL).to(torch.uint8)
+def _resized(picture: Image.Image, rows: int, columns: int) -> Image.Image:
+    """First across, then down."""
+    # Asked for both at once, versions of Pillow choose their own order, and bytes depend on it.
+    across = picture.resize((columns, picture.height), Image.Resampling.BILINEAR)
+    return across.resize((columns, rows), Image.Resampling.BILINEAR)

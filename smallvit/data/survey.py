@@ -14,8 +14,6 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Int64, UInt8
 from PIL import __version__ as pillow
 
@@ -124,6 +122,9 @@ def survey_files(paths: Sequence[Path], *, progress: bool = False) -> Survey:
 
 def survey_array(images: UInt8[np.ndarray, "N H W C"]) -> Survey:
     """Looks at decoded pictures."""
+    import torch
+    import torch.nn.functional as F
+
     count, height, width, channels = images.shape
     thumbs = np.empty((count, THUMB, THUMB), np.uint8)
     contrast = np.empty(count, np.int64)

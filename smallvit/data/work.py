@@ -2,9 +2,10 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,7 +23,12 @@ def cores() -> int:
 
 
 def spread(
-    function: Callable[[T], R], items: Sequence[T], *, description: str, progress: bool = False
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    description: str,
+    progress: bool = False,
+    size: int = _CHUNK,
 ) -> Iterator[R]:
     """Applies a function in threads and yields the results in order.
 
@@ -31,21 +37,24 @@ def spread(
 
     Args:
         function: Spends its time where the interpreter's lock is released, as decoders do.
-        items: What it is applied to.
+        items: What it is applied to; an iterator is drawn from as results are consumed.
         description: What the bar is called.
         progress: Whether to show the bar.
+        size: Items that a thread takes at once.
     """
 
-    def chunk(start: int) -> list[R]:
-        return [function(item) for item in items[start : start + _CHUNK]]
+    def chunk(some: list[T]) -> list[R]:
+        return [function(item) for item in some]
 
     workers = cores()
     pool = ThreadPoolExecutor(workers)
     pending: deque[Future[list[R]]] = deque()
+    total = len(items) if isinstance(items, Sized) else None
+    drawn = iter(items)
     try:
-        with _bar(description, len(items), progress) as advance:
-            for start in range(0, len(items), _CHUNK):
-                pending.append(pool.submit(chunk, start))
+        with _bar(description, total, progress) as advance:
+            while some := list(islice(drawn, size)):
+                pending.append(pool.submit(chunk, some))
                 if len(pending) >= _AHEAD * workers:
                     yield from advance(pending.popleft().result())
             while pending:
@@ -55,7 +64,9 @@ def spread(
 
 
 @contextmanager
-def _bar(description: str, total: int, shown: bool) -> Iterator[Callable[[list[R]], list[R]]]:
+def _bar(
+    description: str, total: int | None, shown: bool
+) -> Iterator[Callable[[list[R]], list[R]]]:
     """Yields a function that lets results pass and counts them."""
     if not shown:
         yield lambda results: results

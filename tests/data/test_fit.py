@@ -17,13 +17,23 @@ FITS = ["letterbox", "stretch", "crop"]
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("size", [(32, 32), (64, 48), (224, 224), (400, 500)])
-def test_the_torch_form_agrees_to_one_level(photo: Path, fit: str, size: tuple[int, int]) -> None:
+def test_the_torch_form_gives_the_same_bytes(photo: Path, fit: str, size: tuple[int, int]) -> None:
     image = read_image(photo)
     ours = fit_image(image, size, fit)
     torchs = fit_tensor(torch.from_numpy(image.copy()).permute(2, 0, 1)[None], size, fit)
-    difference = ours.astype(int) - torchs[0].permute(1, 2, 0).numpy()
-    assert abs(difference).max() <= 1
+    assert (ours == torchs[0].permute(1, 2, 0).numpy()).all()
     assert ours.shape == (*size, 3)
+
+
+@pytest.mark.parametrize("fit", FITS)
+@given(sides=st.tuples(*[st.integers(1, 90)] * 4), seed=st.integers(0, 2**31))
+def test_the_torch_form_gives_the_same_bytes_for_every_shape(
+    fit: str, sides: tuple[int, int, int, int], seed: int
+) -> None:
+    height, width, *size = sides
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, 2), np.uint8)
+    torchs = fit_tensor(torch.from_numpy(image).permute(2, 0, 1)[None], tuple(size), fit)
+    assert (fit_image(image, tuple(size), fit) == torchs[0].permute(1, 2, 0).numpy()).all()
 
 
 @given(SIDES, SIDES, SIDES, SIDES)

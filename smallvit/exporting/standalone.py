@@ -1,0 +1,38 @@
+"""Names the classes of pictures with the .onnx file of the same name beside this script.
+
+Needs numpy, pillow and onnxruntime: python THIS.py picture.jpg …
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+
+def read(path: str) -> np.ndarray:
+    """A picture as height × width × red, green and blue; transparent ones lie on white."""
+    with Image.open(path) as file:
+        picture = ImageOps.exif_transpose(file)
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return np.array(picture.convert("RGB"))
+
+
+def main(paths: list[str], top: int = 5) -> None:
+    """Prints the most probable classes of each picture."""
+    session = onnxruntime.InferenceSession(Path(__file__).with_suffix(".onnx"))
+    classes = json.loads(session.get_modelmeta().custom_metadata_map["smallvit"])["classes"]
+    for path in paths:
+        # The graph resizes, normalises and calibrates; a batch may hold pictures of one size.
+        (shares,) = session.run(["probabilities"], {"pictures": read(path)[None]})
+        best = np.argsort(-shares[0], kind="stable")[:top]
+        answers = (f"{classes[k]} {100 * shares[0][k]:.1f} %" for k in best)
+        sys.stdout.write("\t".join([path, *answers]) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

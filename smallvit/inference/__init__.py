@@ -1,0 +1,11 @@
+"""Trained models at work: a run or an exported file, one interface.
+
+Importing this, and predicting with an .onnx file, needs no PyTorch.
+"""
+
+from smallvit.inference.card import Card
+from smallvit.inference.predicting import Row, predict
+from smallvit.inference.predictor import Predictor
+from smallvit.inference.rows import write_rows
+
+__all__ = ["Card", "Predictor", "Row", "predict", "write_rows"]
