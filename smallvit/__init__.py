@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from smallvit.models import create_model, list_models
     from smallvit.recipes import plan
     from smallvit.runs import Run, RunConfig
+    from smallvit.server import serve
     from smallvit.training import resume, train
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ _HOMES = {
     "plan": "smallvit.recipes",
     "predict": "smallvit.inference",
     "resume": "smallvit.training",
+    "serve": "smallvit.server",
     "train": "smallvit.training",
 }
 
@@ -65,6 +67,7 @@ __all__ = [
     "plan",
     "predict",
     "resume",
+    "serve",
     "train",
 ]
 

@@ -8,6 +8,7 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     explaining,
     predicting,
     exporting,
+    serving,
     info,
 )
 from smallvit.cli.app import app, refusal
