@@ -241,6 +241,8 @@ def _channels_of_tiff(data: bytes, limit: int = MAX_PIXELS) -> UInt8[np.ndarray,
         if page.imagelength * page.imagewidth > limit or page.size > _MAX_CHANNELS * limit:
             raise _bomb(limit)
         pixels: np.ndarray = page.asarray()
+    if not pixels.size or pixels.ndim != len(axes):
+        raise UnreadableError("damaged (it has no pixels)")
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)
     if axes == "SYX":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _LARGEST, _SMALLEST = 512, 256
-"""Longest side of a map, and the side that tiny pictures are brought near to."""
+"""Longest side of a map, at most and at least."""
 
 
 def answer(
@@ -59,9 +59,7 @@ def answer(
     order = np.argsort(-shares, kind="stable")[:top]
     found: dict[str, Any] = {
         "model": predictor.card.model.get("name"),
-        "classes": [
-            {"name": predictor.classes[k], "probability": float(shares[k])} for k in order
-        ],
+        "classes": [{"name": predictor.classes[k], "probability": float(shares[k])} for k in order],
         "map": None,
     }
     if explained and predictor.model is not None:
@@ -113,7 +111,7 @@ def _shown(
     image = whole.crop((left, top, left + width, top + height))
     image.thumbnail((_LARGEST, _LARGEST))
     # Each pixel of a tiny picture stays a square.
-    times = max(1, _SMALLEST // max(image.size))
+    times = -(-_SMALLEST // max(image.size))
     large = np.asarray(image).repeat(times, 0).repeat(times, 1)
     # The bars of a letterbox are on the model's canvas and not in the picture.
     size = card.image_size[1], card.image_size[0]

@@ -63,6 +63,8 @@ def serve(
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
     classes = len(predictor.classes)
     logger.info("%s, %s classes: http://%s:%s", name, f"{classes:,}", where, address[1])
+    # Damaged pictures get their answer; strangers need not fill the log with them.
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)
     with _quiet_signals():
         make_server(predictor, limits or Limits()).run([listener])
     logger.info("stopped")

@@ -21,7 +21,7 @@ from smallvit.evaluation import logits_of
 from smallvit.inference import Predictor, Row, predict, write_rows
 from smallvit.inference.predictor import read_card
 from smallvit.runs import Run
-from tests.untrained import CLASSES, mutated, photo, photo_bytes, save_photos, untrained
+from tests.untrained import CLASSES, mutated, photo, save_photos, untrained
 
 
 @pytest.fixture(scope="module")
