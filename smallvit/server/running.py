@@ -45,13 +45,14 @@ def serve(
         limits: What one request may cost.
 
     Raises:
-        ValueError: The source is no model, or there is no such device.
+        ValueError: The source is no model, or there is no such device or port.
         OSError: The address is taken, or is not of this machine.
         ImportError: The packages of the extra "serve" are not installed.
     """
     for package in ("fastapi", "uvicorn", "python_multipart"):
         require(package, "serve", "serving")
     predictor = Predictor.open(source, device)
+    server = make_server(predictor, limits or Limits())
     listener = listen(host, port)
     address = listener.getsockname()
     name = shown(str(predictor.card.model.get("name")))
@@ -66,7 +67,7 @@ def serve(
     # Damaged pictures get their answer; strangers need not fill the log with them.
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
     with _quiet_signals():
-        make_server(predictor, limits or Limits()).run([listener])
+        server.run([listener])
     logger.info("stopped")
 
 
@@ -98,8 +99,11 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections.
 
     Raises:
+        ValueError: There is no such port.
         OSError: The address is taken, or is not of this machine.
     """
+    if not 0 <= port <= 65_535:
+        raise ValueError(f"port is {port}: allowed is 0 to 65535")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -107,13 +111,14 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
+            listener.listen(_CONNECTIONS)  # who comes before the server is ready is not turned away
         except OSError:
             listener.close()
             raise
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise OSError(
-            f"cannot listen on {host}, port {port}: {reason}; choose another with --host or --port"
+            f"cannot listen on {shown(host)}, port {port}: {error.strerror or error}; choose "
+            "another address or port"
         ) from error
     return listener
 

@@ -13,9 +13,9 @@ import pytest
 
 from smallvit.inference import Predictor
 from smallvit.runs import Run
-from smallvit.server import patience
+from smallvit.server import patience, serve
 from smallvit.server.running import listen
-from tests.server.live import JPEG, Gate, process, served, until
+from tests.server.live import JPEG, Gate, address_in, process, served, until
 from tests.untrained import photo_bytes, untrained
 
 
@@ -38,13 +38,13 @@ def test_it_finishes_what_has_begun(run: Run) -> None:
     with process(run.folder, "--device", "cpu") as (running, address):
         assert address.startswith("http://127.0.0.1:")
         expected = httpx.post(f"{address}/predict", content=data, headers=JPEG).json()["classes"]
-        connection = sent_slowly(address, data)
-        until(lambda: "in_flight 2" in httpx.get(f"{address}/metrics").text)
-        running.send_signal(signal.SIGTERM)
-        until(lambda: not accepts(address))
-        assert running.poll() is None
-        connection.sendall(data[500:])
-        answer = b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+        with sent_slowly(address, data) as connection:
+            until(lambda: "in_flight 2" in httpx.get(f"{address}/metrics").text)
+            running.send_signal(signal.SIGTERM)
+            until(lambda: not accepts(address))
+            assert running.poll() is None
+            connection.sendall(data[500:])
+            answer = b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
         assert answer.startswith("HTTP/1.1 200")
         assert f'"probability":{expected[0]["probability"]}' in answer
         assert running.wait(20) == 0
@@ -85,26 +85,20 @@ def test_all_addresses_get_a_warning_and_loopback_none(
         assert sum("other machines can reach" in line for line in caplog.messages) == warned
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
-    given = [sys.executable, "-m", "smallvit", "serve", *map(str, words)]
-    return subprocess.run(given, capture_output=True, text=True, timeout=60)
-
-
-def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
+    predictor = Gate().predictor
     with listen("127.0.0.1", 0) as taken:
-        taken.listen()
-        done = command(run.folder, "--port", taken.getsockname()[1])
-    assert done.returncode == 2
-    assert done.stderr.startswith("smallvit: cannot listen on 127.0.0.1, port ")
-    with pytest.raises(OSError, match=r"cannot listen on 127.0.0.1, port 99999"):
-        listen("127.0.0.1", 99_999)
-    with pytest.raises(OSError, match=r"cannot listen on nowhere.invalid"):
-        listen("nowhere.invalid", 8000)
-    done = command(tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("smallvit: ")
-    assert "Traceback" not in done.stderr
-    done = command(run.folder, "--queue", 0)
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {port}: Address"):
+            serve(predictor, port=port)
+    with pytest.raises(OSError, match=r"cannot listen on nowhere.invalid, port 8000"):
+        serve(predictor, host="nowhere.invalid")
+    with pytest.raises(ValueError, match="port is 99999: allowed is 0 to 65535"):
+        serve(predictor, port=99_999)
+    with pytest.raises(ValueError, match="no run folder|is not there"):
+        serve(tmp_path / "nothing")
+    words = [sys.executable, "-m", "smallvit", "serve", str(tmp_path), "--queue", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr == "smallvit: queue is 0: allowed is 1 or more\n"
 
@@ -114,13 +108,16 @@ def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch
     gate = Gate()
     with served(gate.predictor) as address:
         host, _, port = address.removeprefix("http://").partition(":")
-        for words in (b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /"):
-            with socket.create_connection((host, int(port)), 5) as connection:
-                connection.sendall(words)
-                started = time.monotonic()
-                received = b"".join(iter(lambda c=connection: c.recv(4096), b""))
-                assert 0.2 < time.monotonic() - started < 4
-                assert received.startswith(b"HTTP/1.1 200") == words.endswith(b"GET /")
+        for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
+            for words in (b"", b"GET /healthz HT")[bool(before) :]:
+                with socket.create_connection((host, int(port)), 5) as connection:
+                    if before:
+                        connection.sendall(before)
+                        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+                    connection.sendall(words)
+                    started = time.monotonic()
+                    assert all(iter(lambda c=connection: c.recv(4096), b""))
+                    assert 0.2 < time.monotonic() - started < 4
         # One whose request is being answered is let alone.
         timer = threading.Timer(1.0, gate.open.set)
         timer.start()
@@ -143,8 +140,6 @@ def test_an_onnx_file_is_served_without_torch(run: Run, tmp_path: Path) -> None:
     words = [sys.executable, "-c", script]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
         try:
-            from tests.server.live import address_in
-
             address = address_in(running.stderr)
             response = httpx.post(
                 f"{address}/predict?explain=true", content=photo_bytes(3), headers=JPEG
