@@ -11,6 +11,10 @@ from smallvit.inference import Card
 from smallvit.server.limits import Limits, megabytes
 
 
+_NAMED = 500
+"""Classes that the page lists."""
+
+
 def make_page(card: Card, limits: Limits) -> tuple[str, str]:
     """The page, and its Content-Security-Policy: only what the page itself holds may run."""
     folder = files("smallvit.server") / "files"
@@ -24,7 +28,8 @@ def make_page(card: Card, limits: Limits) -> tuple[str, str]:
     )
     page = template.render(
         model=card.model.get("name") or "model",
-        classes=len(card.classes),
+        classes=card.classes,
+        most=_NAMED,
         upload=limits.upload,
         largest=megabytes(limits.upload),
         style=Markup(style),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from smallvit.data import read_image
 from smallvit.inference import Predictor
 from tests.browser import needs_browser, open_browser, requests, show
 from tests.server.live import served, until
@@ -75,13 +76,11 @@ def test_a_chosen_picture(browser: Any, address: str, files: dict, predictor: Pr
     browser.find_element("id", "file").send_keys(str(files["a.jpg"]))
     until(lambda: visible(browser, "#result"))
     found = shares(browser)
-    from smallvit.data import read_image
-
     expected = predictor.predict([read_image(files["a.jpg"])])[0]
     assert found == {
-        CLASSES[k]: f"{100 * expected[k]:.1f}%" for k in np.argsort(-expected, kind="stable")
+        CLASSES[k]: f"{100 * expected[k]:.1f} %" for k in np.argsort(-expected, kind="stable")
     }
-    assert text(browser, "#best") == "{}, {}".format(*next(iter(found.items())))
+    assert text(browser, "#best") == f"Most likely: {next(iter(found))}"
     until(lambda: loaded(browser, "#heat") and loaded(browser, "#picture"))
     assert text(browser, "#what") == "Where the model looked"
     widths = [each.size["width"] for each in browser.find_elements("css selector", ".fill")]

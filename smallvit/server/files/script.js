@@ -2,7 +2,6 @@
 (() => {
   const of = (id) => document.getElementById(id);
   const limit = Number(document.body.dataset.upload);
-  const percent = new Intl.NumberFormat("en", { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1 });
   let current = null;
   let shown = null;
 
@@ -16,7 +15,7 @@
     say(sentence, true);
   };
 
-  const share = (value) => (value > 0 && value < 0.001 ? "< 0.1%" : percent.format(value));
+  const share = (value) => (value < 0.0005 ? "< 0.1" : (100 * value).toFixed(1)) + "\u00a0%";
 
   const row = ({ name, probability }) => {
     const item = document.createElement("li");
@@ -46,8 +45,7 @@
   };
 
   const tell = (answer) => {
-    const best = answer.classes[0];
-    of("best").textContent = `${best.name}, ${share(best.probability)}`;
+    of("best").textContent = `Most likely: ${answer.classes[0].name}`;
     of("classes").replaceChildren(...answer.classes.map(row));
     of("map").hidden = !answer.map;
     if (answer.map) {
