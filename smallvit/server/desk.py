@@ -39,12 +39,12 @@ class Desk:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), max(0.0, seconds))
         except TimeoutError:
-            if future.done() and not future.cancelled():  # the job's own, or it was just in time
-                return future.result()
-            if future.cancelled():
+            if future.cancel():
                 raise RefusedError(
                     503, "The model was busy for too long: try again in a moment.", _RETRY
                 ) from None
+            if future.done():  # just in time, or it was the job's own error
+                return future.result()
             raise RefusedError(
                 504, "The model took too long over this picture: try a smaller one."
             ) from None

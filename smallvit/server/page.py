@@ -10,7 +10,6 @@ from markupsafe import Markup
 from smallvit.inference import Card
 from smallvit.server.limits import Limits, megabytes
 
-
 _NAMED = 500
 """Classes that the page lists."""
 

@@ -129,6 +129,7 @@ def test_errors_are_sentences_and_the_next_picture_works(
         file.send_keys(str(files[name]))
         until(lambda: text(browser, "#say").startswith(words))  # noqa: B023
         assert not visible(browser, "#result")
+        assert text(browser, "#best") == ""
         assert browser.find_element("id", "say").get_attribute("class") == "bad"
     file.send_keys(str(files["c.tiff"]))
     until(lambda: visible(browser, "#result"))

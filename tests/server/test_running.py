@@ -95,7 +95,7 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
         serve(predictor, host="nowhere.invalid")
     with pytest.raises(ValueError, match="port is 99999: allowed is 0 to 65535"):
         serve(predictor, port=99_999)
-    with pytest.raises(ValueError, match="no run folder|is not there"):
+    with pytest.raises(ValueError, match=r"no run folder|is not there"):
         serve(tmp_path / "nothing")
     words = [sys.executable, "-m", "smallvit", "serve", str(tmp_path), "--queue", "0"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)

@@ -12,6 +12,7 @@
 
   const refuse = (sentence) => {
     of("result").hidden = true;
+    of("best").textContent = "";
     say(sentence, true);
   };
 
@@ -79,9 +80,8 @@
       }
       preview(file);
       tell(answer);
-      of("best").focus({ preventScroll: true });
       const below = of("result").getBoundingClientRect().top > 0.6 * window.innerHeight;
-      if (below) of("say").scrollIntoView();
+      if (below) of("best").scrollIntoView();
     } catch (error) {
       if (error.name === "AbortError") return;
       refuse("The server did not answer. Is it still running?");
