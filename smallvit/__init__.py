@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smallvit.recipes import plan
     from smallvit.reporting import report
     from smallvit.runs import Run, RunConfig
+    from smallvit.server import serve
     from smallvit.training import resume, train
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ _HOMES = {
     "predict": "smallvit.inference",
     "report": "smallvit.reporting",
     "resume": "smallvit.training",
+    "serve": "smallvit.server",
     "train": "smallvit.training",
 }
 
@@ -71,6 +73,7 @@ __all__ = [
     "predict",
     "report",
     "resume",
+    "serve",
     "train",
 ]
 

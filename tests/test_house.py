@@ -33,7 +33,7 @@ LOOKS_AT["reporting"] = LOOKS_AT["inference"]
 LOOKS_AT["training"] = LOOKS_AT["evaluation"] | {"evaluation"}
 LOOKS_AT["recipes"] = LOOKS_AT["training"] | {"training"}
 LOOKS_AT["cli"] = set(LOOKS_AT) - {"flax"}
-LOOKS_AT["__init__"] = LOOKS_AT["cli"] - {"cli", "server"}
+LOOKS_AT["__init__"] = LOOKS_AT["cli"] - {"cli"}
 LOOKS_AT["__main__"] = {"cli"}
 
 

@@ -33,6 +33,25 @@ def photo_bytes(seed: int, kind: str = "JPEG") -> bytes:
     return file.getvalue()
 
 
+def mutated(seed: int) -> bytes:
+    """A picture file with some of its bytes changed, cut out, doubled or cut off."""
+    random = np.random.default_rng(seed)
+    kinds = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+    data = bytearray(photo_bytes(seed, kinds[seed % len(kinds)]))
+    for _ in range(int(random.integers(1, 12))):
+        at = int(random.integers(0, min(len(data), 400 if random.random() < 0.5 else len(data))))
+        way = random.integers(0, 4)
+        if way == 0:
+            data[at] = int(random.integers(0, 256))
+        elif way == 1:
+            data[at : at + int(random.integers(1, 9))] = random.bytes(int(random.integers(0, 9)))
+        elif way == 2:
+            data[at:at] = data[at : at + 64]
+        elif len(data) > 200 and random.random() < 0.3:
+            del data[max(at, 100) :]
+    return bytes(data)
+
+
 def save_photos(folder: Path, count: int) -> Path:
     """Class folders of JPEGs, in equal numbers."""
     for seed in range(count):

@@ -11,6 +11,7 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     exporting,
     info,
     reporting,
+    serving,
 )
 from smallvit.cli.app import app, refusal
 

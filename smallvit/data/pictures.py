@@ -32,6 +32,9 @@ MAX_PIXELS = 89_000_000
 THUMB = 16
 """Side of the grey thumbnails by which pictures are compared."""
 
+_MAX_CHANNELS = 4
+"""Of a picture of as many pixels as are read; smaller ones may have more."""
+
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
 _TIFF_SAMPLES, _TIFF_PHOTOMETRIC, _TIFF_EXTRA, _TIFF_RGB = 277, 262, 338, 2
@@ -43,6 +46,14 @@ Decoded = Picture | UInt8[np.ndarray, "H W C"]
 
 class UnreadableError(ValueError):
     """The picture cannot be read; the message says why, as the rest of "NAME: …"."""
+
+
+class NoPictureError(UnreadableError):
+    """It is in none of the formats that are read."""
+
+
+class TooManyPixelsError(UnreadableError):
+    """Its header promises more pixels than are decoded."""
 
 
 class Glance(NamedTuple):
@@ -79,11 +90,16 @@ def read_image(source: bytes | str | os.PathLike[str]) -> UInt8[np.ndarray, "H W
     return as_array(decode(data))
 
 
-def decode(data: bytes) -> Decoded:
-    """`read_image` without the last step, which resizing would only have to undo."""
+def decode(data: bytes, limit: int = MAX_PIXELS) -> Decoded:
+    """`read_image` without the last step, which resizing would only have to undo.
+
+    Args:
+        data: The bytes of a file.
+        limit: Pictures of more pixels are refused by their header.
+    """
     with _explained():
-        picture = _open(data)
-        return _channels_of_tiff(data) if picture is None else _plain(picture)
+        picture = _open(data, limit)
+        return _channels_of_tiff(data, limit) if picture is None else _plain(picture)
 
 
 def as_array(image: Decoded) -> UInt8[np.ndarray, "H W C"]:
@@ -151,9 +167,9 @@ def _explained() -> Iterator[None]:
     except ImportError as error:
         raise UnreadableError(str(error)) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise UnreadableError(_bomb()) from error
+        raise _bomb(MAX_PIXELS) from error
     except UnidentifiedImageError as error:
-        raise UnreadableError(
+        raise NoPictureError(
             "it is none of JPEG, PNG, WebP, BMP, TIFF and GIF, whatever its name says"
         ) from error
     except OSError as error:
@@ -163,11 +179,13 @@ def _explained() -> Iterator[None]:
         raise UnreadableError(f"damaged ({type(error).__name__}: {error})") from error
 
 
-def _bomb() -> str:
-    return f"it has more than {MAX_PIXELS:,} pixels and is refused unread: save it smaller"
+def _bomb(limit: int) -> TooManyPixelsError:
+    return TooManyPixelsError(
+        f"it has more than {limit:,} pixels and is refused unread: save it smaller"
+    )
 
 
-def _open(data: bytes) -> Picture | None:
+def _open(data: bytes, limit: int = MAX_PIXELS) -> Picture | None:
     """The picture, not yet decoded, or None for a TIFF of channels that Pillow would drop."""
     if not data:
         raise UnreadableError("the file is empty")
@@ -177,8 +195,8 @@ def _open(data: bytes) -> Picture | None:
         if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
             return None
         raise
-    if picture.width * picture.height > MAX_PIXELS:
-        raise UnreadableError(_bomb())
+    if picture.width * picture.height > limit:
+        raise _bomb(limit)
     if picture.format == "TIFF":
         tags: Any = picture.tag_v2  # type: ignore[attr-defined]
         extra, samples = tags.get(_TIFF_EXTRA, ()), tags.get(_TIFF_SAMPLES, 1)
@@ -207,21 +225,26 @@ def _plain(picture: Picture) -> Picture:
     return picture if picture.mode == plain else picture.convert(plain)
 
 
-def _channels_of_tiff(data: bytes) -> UInt8[np.ndarray, "H W C"]:
+def _channels_of_tiff(data: bytes, limit: int = MAX_PIXELS) -> UInt8[np.ndarray, "H W C"]:
     """The first page of a TIFF with all its channels."""
     tifffile = require("tifffile", "tiff", "reading TIFF of many channels")
     with tifffile.TiffFile(io.BytesIO(data)) as tiff:
         page = tiff.pages[0]
-        if page.imagelength * page.imagewidth > MAX_PIXELS:
-            raise UnreadableError(_bomb())
-        pixels: np.ndarray = page.asarray()
         axes: str = page.axes
-    if axes not in ("YX", "YXS", "SYX"):
-        raise UnreadableError(f"its axes are {axes}: one page of rows, columns, channels is read")
+        if axes not in ("YX", "YXS", "SYX"):
+            raise UnreadableError(
+                f"its axes are {axes}: one page of rows, columns, channels is read"
+            )
+        if page.dtype not in (np.uint8, np.uint16):
+            raise UnreadableError(f"its values are {page.dtype}: save 8 or 16 bits without sign")
+        # Channels count too: a few bytes can promise thousands of them.
+        if page.imagelength * page.imagewidth > limit or page.size > _MAX_CHANNELS * limit:
+            raise _bomb(limit)
+        pixels: np.ndarray = page.asarray()
+    if not pixels.size or pixels.ndim != len(axes):
+        raise UnreadableError("damaged (it has no pixels)")
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)
-    if pixels.dtype != np.uint8:
-        raise UnreadableError(f"its values are {pixels.dtype}: save 8 or 16 bits without sign")
     if axes == "SYX":
         pixels = np.moveaxis(pixels, 0, 2)
     return np.ascontiguousarray(pixels if pixels.ndim == 3 else pixels[..., None])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,6 +56,23 @@ class Explanation:
     logits: Float32[np.ndarray, "B K"]
 
 
+class Look(NamedTuple):
+    """What a forward pass shows of a batch of pictures.
+
+    Attributes:
+        logits: What the model says.
+        grid: Rows and columns of the last tokens.
+        shares: How much of each of the first tokens counts for the output, by attention; None for
+            models that are not ours.
+        heads: For every attention, first layer first, what each head looks at.
+    """
+
+    logits: Float[Tensor, "B K"]
+    grid: Size
+    shares: Shares | None
+    heads: list[Float[Tensor, "B M _h _w"]]
+
+
 def explain(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
@@ -79,6 +96,24 @@ def explain(
     Raises:
         ValueError: The model trains, shows no grid of tokens, or has no such class.
     """
+    seen = look(model, images)
+    wanted = _target(target, seen.logits)
+    size = images.shape[2], images.shape[3]
+    fine = tuple(max(side, min(_LEAST, whole)) for side, whole in zip(seen.grid, size, strict=True))
+    cells = fine if seen.shares is None else seen.shares.places.shape[1:]
+    evidence = evidence_for(model, images, wanted)
+    return Explanation(
+        rollout=None if seen.shares is None else scaled(seen.shares.places),
+        heads=[scaled(each) for each in seen.heads],
+        gradient=scaled(F.adaptive_avg_pool2d(evidence, (cells[0], cells[1])).relu()),
+        grid=seen.grid,
+        target=wanted.cpu().numpy(),
+        logits=seen.logits.float().cpu().numpy(),
+    )
+
+
+def look(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Look:
+    """What one forward pass shows; see `explain`."""
     if model.training:
         raise ValueError("the model is in training mode, where dropout blurs maps: model.eval()")
     parts: Any = model
@@ -100,23 +135,10 @@ def explain(
         else:
             tokens, grid = grid_tokens(parts, features, size)
             logits = parts.forward_head(features)
-    wanted = _target(target, logits)
-    shares: Shares | None = None
-    heads: list[Tensor] = []
     plan = steps(model) if isinstance(model, Backbone) else None
-    if plan is not None:
-        shares, heads = carry(plan, weights, reading(parts, tokens, grid))
-    fine = tuple(max(side, min(_LEAST, whole)) for side, whole in zip(grid, size, strict=True))
-    cells = fine if shares is None else shares.places.shape[1:]
-    evidence = evidence_for(model, images, wanted)
-    return Explanation(
-        rollout=None if shares is None else scaled(shares.places),
-        heads=[scaled(each) for each in heads],
-        gradient=scaled(F.adaptive_avg_pool2d(evidence, (cells[0], cells[1])).relu()),
-        grid=grid,
-        target=wanted.cpu().numpy(),
-        logits=logits.float().cpu().numpy(),
-    )
+    if plan is None:
+        return Look(logits, grid, None, [])
+    return Look(logits, grid, *carry(plan, weights, reading(parts, tokens, grid)))
 
 
 def evidence_for(

@@ -21,7 +21,7 @@ from smallvit.evaluation import logits_of
 from smallvit.inference import Predictor, Row, predict, write_rows
 from smallvit.inference.predictor import read_card
 from smallvit.runs import Run
-from tests.untrained import CLASSES, photo, photo_bytes, save_photos, untrained
+from tests.untrained import CLASSES, mutated, photo, save_photos, untrained
 
 
 @pytest.fixture(scope="module")
@@ -216,25 +216,6 @@ def test_json_and_parquet(tmp_path: Path) -> None:
     assert table[0]["probability_2"] == 0.25
     assert table[2]["class_1"] is None
     assert parquet.read_table(tmp_path / "none.parquet").num_rows == 0
-
-
-def mutated(seed: int) -> bytes:
-    """A picture file with some of its bytes changed, cut out, doubled or cut off."""
-    random = np.random.default_rng(seed)
-    kinds = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
-    data = bytearray(photo_bytes(seed, kinds[seed % len(kinds)]))
-    for _ in range(int(random.integers(1, 12))):
-        at = int(random.integers(0, min(len(data), 400 if random.random() < 0.5 else len(data))))
-        way = random.integers(0, 4)
-        if way == 0:
-            data[at] = int(random.integers(0, 256))
-        elif way == 1:
-            data[at : at + int(random.integers(1, 9))] = random.bytes(int(random.integers(0, 9)))
-        elif way == 2:
-            data[at:at] = data[at : at + 64]
-        elif len(data) > 200 and random.random() < 0.3:
-            del data[max(at, 100) :]
-    return bytes(data)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""`serve`: the server from its first line to its last request."""
+
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from smallvit.data.items import shown
+from smallvit.extras import require
+from smallvit.inference import Predictor
+from smallvit.server.limits import Limits
+
+if TYPE_CHECKING:
+    from smallvit.runs.folder import Run
+
+logger = logging.getLogger(__name__)
+
+_CONNECTIONS = 500
+"""More get a bare 503: a process may hold about a thousand files open."""
+
+
+def serve(
+    source: "str | os.PathLike[str] | Run | Predictor",
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    device: str = "auto",
+    limits: Limits | None = None,
+) -> None:
+    """Serves a trained model over HTTP until it is told to stop.
+
+    POST /predict takes a picture, GET / is a page to try it on. SIGTERM and SIGINT stop it: no new
+    connections, and every request that has begun gets its answer.
+
+    Args:
+        source: A run folder, a file of `export`, or a predictor.
+        host: The address to listen on; the usual one is reached from this machine only.
+        port: 0 takes any that is free; the log says which.
+        device: auto, cpu, cuda or mps; auto is a GPU if there is one.
+        limits: What one request may cost.
+
+    Raises:
+        ValueError: The source is no model, or there is no such device or port.
+        OSError: The address is taken, or is not of this machine.
+        ImportError: The packages of the extra "serve" are not installed.
+    """
+    for package in ("fastapi", "uvicorn", "python_multipart"):
+        require(package, "serve", "serving")
+    predictor = Predictor.open(source, device)
+    server = make_server(predictor, limits or Limits())
+    listener = listen(host, port)
+    address = listener.getsockname()
+    name = shown(str(predictor.card.model.get("name")))
+    if not ipaddress.ip_address(address[0]).is_loopback:
+        logger.warning(
+            "other machines can reach this server: it knows no passwords and no encryption, so "
+            "put a reverse proxy in front of it"
+        )
+    where = f"[{address[0]}]" if ":" in address[0] else address[0]
+    classes = len(predictor.classes)
+    logger.info("%s, %s classes: http://%s:%s", name, f"{classes:,}", where, address[1])
+    # Damaged pictures get their answer; strangers need not fill the log with them.
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)
+    with _quiet_signals():
+        server.run([listener])
+    logger.info("stopped")
+
+
+def make_server(predictor: Predictor, limits: Limits) -> Any:
+    """The server, for sockets that listen already."""
+    import uvicorn
+
+    from smallvit.server.app import make_app
+    from smallvit.server.patience import Impatient
+
+    config = uvicorn.Config(
+        make_app(predictor, limits),
+        http=Impatient,
+        loop="asyncio",
+        ws="none",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_CONNECTIONS,
+        # Every request is over by then, however slow.
+        timeout_graceful_shutdown=int(limits.seconds) + 5,
+    )
+    return uvicorn.Server(config)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections.
+
+    Raises:
+        ValueError: There is no such port.
+        OSError: The address is taken, or is not of this machine.
+    """
+    if not 0 <= port <= 65_535:
+        raise ValueError(f"port is {port}: allowed is 0 to 65535")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(_CONNECTIONS)  # who comes before the server is ready is not turned away
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OSError(
+            f"cannot listen on {shown(host)}, port {port}: {error.strerror or error}; choose "
+            "another address or port"
+        ) from error
+    return listener
+
+
+@contextmanager
+def _quiet_signals() -> Iterator[None]:
+    """Lets uvicorn, which sends itself again the signals that stopped it, end without error."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(each, lambda *_: None) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)

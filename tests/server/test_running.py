@@ -1,0 +1,159 @@
+"""The command as a process: it says where it is, stops when told to, and loses nothing."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from smallvit.inference import Predictor
+from smallvit.runs import Run
+from smallvit.server import patience, serve
+from smallvit.server.running import listen
+from tests.server.live import JPEG, Gate, address_in, process, served, until
+from tests.untrained import photo_bytes, untrained
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return untrained(tmp_path_factory.mktemp("run") / "run")
+
+
+def sent_slowly(address: str, data: bytes) -> socket.socket:
+    """A connection over which half a picture has come."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    connection = socket.create_connection((host, int(port)), 20)
+    head = "POST /predict HTTP/1.1\r\nHost: here\r\nContent-Type: image/jpeg\r\nContent-Length: "
+    connection.sendall(f"{head}{len(data)}\r\n\r\n".encode() + data[:500])
+    return connection
+
+
+def test_it_finishes_what_has_begun(run: Run) -> None:
+    data = photo_bytes(3)
+    with process(run.folder, "--device", "cpu") as (running, address):
+        assert address.startswith("http://127.0.0.1:")
+        expected = httpx.post(f"{address}/predict", content=data, headers=JPEG).json()["classes"]
+        with sent_slowly(address, data) as connection:
+            until(lambda: "in_flight 2" in httpx.get(f"{address}/metrics").text)
+            running.send_signal(signal.SIGTERM)
+            until(lambda: not accepts(address))
+            assert running.poll() is None
+            connection.sendall(data[500:])
+            answer = b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+        assert answer.startswith("HTTP/1.1 200")
+        assert f'"probability":{expected[0]["probability"]}' in answer
+        assert running.wait(20) == 0
+        assert running.stderr is not None
+        assert running.stderr.read() == "stopped\n"
+
+
+def accepts(address: str) -> bool:
+    host, _, port = address.removeprefix("http://").partition(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_ctrl_c_stops_it_and_others_are_warned_of(run: Run) -> None:
+    with process(run.folder, "--host", "0.0.0.0", "--seconds", 5) as (running, address):
+        local = address.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(f"{local}/healthz").json()["status"] == "ok"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
+
+
+def test_all_addresses_get_a_warning_and_loopback_none(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from smallvit.server import running
+
+    class Nothing:
+        def run(self, sockets: list[socket.socket]) -> None:
+            sockets[0].close()
+
+    monkeypatch.setattr(running, "make_server", lambda *_: Nothing())
+    for host, warned in (("127.0.0.1", 0), ("localhost", 0), ("0.0.0.0", 1)):
+        caplog.clear()
+        running.serve(Gate().predictor, host=host, port=0)
+        assert sum("other machines can reach" in line for line in caplog.messages) == warned
+
+
+def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
+    predictor = Gate().predictor
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {port}: Address"):
+            serve(predictor, port=port)
+    with pytest.raises(OSError, match=r"cannot listen on nowhere.invalid, port 8000"):
+        serve(predictor, host="nowhere.invalid")
+    with pytest.raises(ValueError, match="port is 99999: allowed is 0 to 65535"):
+        serve(predictor, port=99_999)
+    with pytest.raises(ValueError, match=r"no run folder|is not there"):
+        serve(tmp_path / "nothing")
+    words = [sys.executable, "-m", "smallvit", "serve", str(tmp_path), "--queue", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "smallvit: queue is 0: allowed is 1 or more\n"
+
+
+def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_HEAD_SECONDS", 0.4)
+    gate = Gate()
+    with served(gate.predictor) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
+            for words in (b"", b"GET /healthz HT")[bool(before) :]:
+                with socket.create_connection((host, int(port)), 5) as connection:
+                    if before:
+                        connection.sendall(before)
+                        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+                    connection.sendall(words)
+                    started = time.monotonic()
+                    assert all(iter(lambda c=connection: c.recv(4096), b""))
+                    assert 0.2 < time.monotonic() - started < 4
+        # One whose request is being answered is let alone.
+        timer = threading.Timer(1.0, gate.open.set)
+        timer.start()
+        response = httpx.post(f"{address}/predict", content=photo_bytes(1), headers=JPEG)
+        assert response.status_code == 200
+
+
+@pytest.mark.compiled
+def test_an_onnx_file_is_served_without_torch(run: Run, tmp_path: Path) -> None:
+    from smallvit import export
+
+    path = export(run, tmp_path / "model.onnx")
+    expected = Predictor.open(run, "cpu").predict([_picture()])[0].max()
+    (tmp_path / "torch.py").write_text("raise ImportError('there is no torch here')\n")
+    script = (
+        "import sys, logging; logging.basicConfig(level=logging.INFO, format='%(message)s')\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"from smallvit.server import serve; serve({str(path)!r}, port=0)"
+    )
+    words = [sys.executable, "-c", script]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            address = address_in(running.stderr)
+            response = httpx.post(
+                f"{address}/predict?explain=true", content=photo_bytes(3), headers=JPEG
+            )
+            assert response.json()["map"] is None
+            found = response.json()["classes"][0]["probability"]
+            assert found == pytest.approx(expected, abs=1e-4)
+            running.send_signal(signal.SIGTERM)
+            assert running.wait(20) == 0
+        finally:
+            running.kill()
+
+
+def _picture():
+    from smallvit.data import read_image
+
+    return read_image(photo_bytes(3))
