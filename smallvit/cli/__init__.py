@@ -2,16 +2,16 @@
 
 # Each module adds its commands to the application, in this order.
 from smallvit.cli import (  # noqa: F401  # isort: skip
-    data,
-    models,
     training,
+    data,
     evaluating,
+    reporting,
     explaining,
     predicting,
     exporting,
-    info,
-    reporting,
     serving,
+    models,
+    info,
 )
 from smallvit.cli.app import app, refusal
 
