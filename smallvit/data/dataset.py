@@ -26,7 +26,7 @@ from smallvit.data.work import spread
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
