@@ -218,6 +218,8 @@ def _channels_of_tiff(data: bytes) -> UInt8[np.ndarray, "H W C"]:
         axes: str = page.axes
     if axes not in ("YX", "YXS", "SYX"):
         raise UnreadableError(f"its axes are {axes}: one page of rows, columns, channels is read")
+    if pixels.ndim != len(axes) or not pixels.size:  # its tags promise what is not there
+        raise UnreadableError("damaged: its pixels are missing")
     if pixels.dtype == np.uint16:
         pixels = (pixels >> 8).astype(np.uint8)
     if pixels.dtype != np.uint8:
