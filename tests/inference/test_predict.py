@@ -218,6 +218,8 @@ def test_json_and_parquet(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "none.parquet").num_rows == 0
 
 
+# As errors the decoders' warnings would end most attempts before anything could go wrong.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "seeds", [range(60), pytest.param(range(60, 1060), marks=pytest.mark.slow)], ids=len
 )
