@@ -6,11 +6,13 @@ import shlex
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from smallvit.cli import app
 from smallvit.runs import Run
 from smallvit.training import loop
+from smallvit.training.journal import Journal
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,54 @@ def test_a_baseline_and_localization_through_the_same_command(source, tmp_path):
     run = Run.open(out)
     assert run.config.loss.drloc == 0.1
     assert not any("drloc" in name for name in run.model().state_dict())
+
+
+def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    smallvit(f"train {source} --device cpu --set schedule.steps=2 {TINY} --out {first}")
+    other = tmp_path / "five.npz"
+    random = np.random.default_rng(1)
+    images = random.integers(0, 255, (80, 20, 20, 1), dtype=np.uint8)
+    np.savez(other, images=images, labels=np.arange(80) % 5)
+    done = smallvit(
+        f"train {other} --pretrained {first} --device cpu --set schedule.steps=2 --out {second}"
+        " --set loop.batch_size=16"
+    )
+    assert done.exit_code == 0, done.output
+    run = Run.open(second)
+    assert (len(run.classes), run.channels, run.image_size) == (5, 1, (20, 20))
+    assert run.config.optim.layer_decay < 1
+    assert run.model()(torch.zeros(2, 1, 20, 20)).shape == (2, 5)
+    frozen = smallvit(
+        f"train {other} --pretrained {first} --device cpu --set schedule.steps=2 --out"
+        f" {tmp_path}/third --set loop.batch_size=16 --set model.frozen=1"
+    )
+    assert frozen.exit_code == 0, frozen.output
+    assert any("are trained" in note for note in Run.open(tmp_path / "third").info["notes"])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's own
+def test_event_files_if_asked_for(source, tmp_path):
+    out = tmp_path / "run"
+    done = smallvit(
+        f"train {source} --tensorboard --device cpu --set schedule.steps=1 {TINY} --out {out}"
+    )
+    assert done.exit_code == 0, done.output
+    assert list((out / "tensorboard").glob("events*"))
+
+
+def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    journal = Journal(tmp_path / "log.jsonl", steps=10)
+    journal.advance(5, 10)
+    told = {"loss": 1.0, "accuracy": 0.5, "images_per_second": 100.0, "epoch": 1.0}
+    journal.tell_progress(told, {"accuracy": 0.4}, 12)
+    journal._bar.refresh()
+    journal.tell("a line")
+    journal.close()
+    shown = capsys.readouterr().err
+    assert "loss 1.000" in shown
+    assert "a line" in shown
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import json
 import logging
 import os
 import sys
-import time
 from contextlib import ExitStack
+from importlib import import_module
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class Journal:
             self._board = SummaryWriter(str(tensorboard))
             self._stack.callback(self._board.close)
         if wandb is not None:
-            module = require("wandb", "wandb", "--wandb")
+            module = _wandb()
             self._wandb = module.init(project="smallvit", name=wandb[0], config=wandb[1])
             self._stack.callback(self._wandb.finish)
         if self._shown and sys.stderr.isatty():
@@ -160,13 +160,8 @@ class Journal:
         self._stack.close()
 
 
-class Stopwatch:
-    """Time since it was made."""
-
-    def __init__(self, started: float | None = None) -> None:
-        self.started = time.monotonic() if started is None else started
-
-    @property
-    def seconds(self) -> float:
-        """How long ago that was."""
-        return time.monotonic() - self.started
+def _wandb() -> Any:
+    try:
+        return import_module("wandb")
+    except ModuleNotFoundError as error:
+        raise ImportError("--wandb needs wandb: pip install wandb", name="wandb") from error
