@@ -103,6 +103,12 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
     assert done.stderr == "smallvit: queue is 0: allowed is 1 or more\n"
 
 
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ImportError, match=r"serving needs uvicorn: pip install 'smallvit\[serve]'"):
+        serve(Gate().predictor)
+
+
 def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "_HEAD_SECONDS", 0.4)
     gate = Gate()
