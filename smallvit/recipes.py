@@ -240,8 +240,8 @@ def demo() -> RunConfig:
         recipe="demo",
         data=DataConfig(source="fashion-mini"),
         model=ModelConfig(name="cct_2_3x2", options={"dim": 96, "num_heads": 3}),
-        augment=AugmentConfig(padding=1, mixup=0.2, mix_probability=0.5, smoothing=0.1),
-        optim=OptimConfig(lr=3e-3, weight_decay=0.2, clip=1.0, ema=0.99),
+        augment=AugmentConfig(padding=2, smoothing=0.1),
+        optim=OptimConfig(lr=3e-3, weight_decay=0.1, clip=1.0, ema=0.99),
         schedule=ScheduleConfig(epochs=20.0, warmup=0.1),
         loop=LoopConfig(batch_size=32, device="cpu"),
     )

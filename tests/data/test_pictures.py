@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smallvit.data import UnreadableError, read_image, to_channels
-from smallvit.data.pictures import MAX_PIXELS, as_array, glance
+from smallvit.data.pictures import (
+    MAX_PIXELS,
+    NoPictureError,
+    TooManyPixelsError,
+    as_array,
+    decode,
+    glance,
+)
+from tests.untrained import mutated, photo_bytes
 
 HERE = Path(__file__).parent
 
@@ -246,3 +254,25 @@ def test_damage_is_either_survived_or_explained(
     for read in (read_image, glance):
         with suppress(UnreadableError):
             read(bytes(data[:where] if cut else data))
+
+
+def test_the_reason_is_a_kind_of_error() -> None:
+    data = photo_bytes(1, "PNG")
+    picture = Image.open(io.BytesIO(data))
+    pixels = picture.width * picture.height
+    assert decode(data, pixels).size == picture.size
+    with pytest.raises(TooManyPixelsError, match=f"more than {pixels - 1:,} pixels"):
+        decode(data, pixels - 1)
+    with pytest.raises(NoPictureError):
+        decode(b"words")
+    many = io.BytesIO()
+    zeros = np.zeros((8, 8, 500), np.uint8)
+    tifffile.imwrite(many, zeros, compression="zlib", photometric="minisblack", planarconfig=1)
+    assert decode(many.getvalue()).shape == (8, 8, 500)
+    with pytest.raises(TooManyPixelsError):
+        decode(many.getvalue(), 7999)
+
+
+def test_a_tiff_of_no_width_is_damaged() -> None:
+    with pytest.raises(UnreadableError, match="it has no pixels"):
+        decode(mutated(34))

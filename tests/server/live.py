@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
 
 import httpx
 import numpy as np
@@ -35,24 +34,27 @@ def served(predictor: Predictor, limits: Limits | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def process(*words: object) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """`smallvit serve` as a process, and its address as its log tells it."""
-    command = [sys.executable, "-m", "smallvit", "serve", *map(str, words), "--port", "0"]
+def process(*words: object) -> Iterator[tuple["subprocess.Popen[str]", list[str]]]:
+    """`smallvit serve` as a process, and the words of its log up to its address, the last."""
+    with started("-m", "smallvit", "serve", *words, "--port", "0") as (running, said):
+        yield running, said
+
+
+@contextmanager
+def started(*words: object) -> Iterator[tuple["subprocess.Popen[str]", list[str]]]:
+    """A Python process that serves, and the words of its log up to its address, the last."""
+    command = [sys.executable, *map(str, words)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
-            yield running, address_in(running.stderr)
+            said: list[str] = []
+            while not (said and said[-1].startswith("http://")):
+                assert running.stderr is not None
+                line = running.stderr.readline()
+                assert line, " ".join(said)
+                said += line.split()
+            yield running, said
         finally:
             running.kill()
-
-
-def address_in(log: IO[str] | None) -> str:
-    assert log is not None
-    lines = []
-    for line in log:
-        lines.append(line)
-        if "http://" in line:
-            return line.split()[-1]
-    raise AssertionError("".join(lines))
 
 
 def until(true, seconds: float = 20.0) -> None:
