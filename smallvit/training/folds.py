@@ -42,6 +42,9 @@ def train_folds(
         else new_folder(Path(config.data.source).name, f"{config.model.name}-{count}-folds")
     )
     check_writable(folder)
+    if config.schedule.minutes is not None:  # the time is that of all folds
+        minutes = config.schedule.minutes / count
+        config = replace(config, schedule=replace(config.schedule, minutes=minutes))
     for fold in range(count):
         own = replace(config, data=replace(config.data, fold=fold))
         if shown:
