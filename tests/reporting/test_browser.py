@@ -1,7 +1,5 @@
 """The page in a real browser: it opens from a file, asks for nothing, sorts, and fits."""
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,33 +8,16 @@ import pytest
 
 from smallvit.reporting import report
 from smallvit.runs import Run
+from tests.browser import needs_browser, open_browser, requests
+from tests.browser import show as show_url
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER),
-    reason="no browser: `apt-get install chromium chromium-driver` brings one",
-)
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip(
-        "selenium.webdriver", reason="no selenium: pip install '.[dev]'"
-    )
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    home = tmp_path_factory.mktemp("browser")
-    for switch in (
-        *("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking"),
-        *("disable-dev-shm-usage", f"user-data-dir={home}"),
-    ):
-        options.add_argument(f"--{switch}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with open_browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +30,8 @@ def pages(run: Run, nasty: Run, tmp_path_factory: pytest.TempPathFactory) -> dic
     }
 
 
-def show(
-    browser: Any, page: Path, *, width: int = 1200, dark: bool = False, media: str = ""
-) -> None:
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [scheme]})
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get(page.as_uri())
-
-
-def requests(browser: Any) -> list[str]:
-    """Addresses asked for since the last question, but for pictures inside the page."""
-    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [e for e in events if e["method"] == "Network.requestWillBeSent"]
-    urls = [each["params"]["request"]["url"] for each in sent]
-    return [url for url in urls if not url.startswith("data:")]
+def show(browser: Any, page: Path, **how: Any) -> None:
+    show_url(browser, page.as_uri(), **how)
 
 
 @pytest.mark.parametrize("name", ["plain", "nasty", "both"])
