@@ -125,13 +125,13 @@ def test_killed_twenty_times(data, tmp_path_factory, tmp_path):
     assert done >= 15
 
 
-#: Files are moved to their place in this order: config, run.json, and with each checkpoint its
-#: tensors, its description, and the best weights if validation has chosen some.
+#: Files are moved to their place in this order: config, run.json, the folder of both, and with each
+#: checkpoint its tensors, its description, and the best weights if validation has chosen some.
 MOMENTS = [
-    "replace:3",  # the first checkpoint's tensors lie beside their place
-    "moved:6",  # the second checkpoint has tensors and no description
+    "replace:4",  # the first checkpoint's tensors lie beside their place
+    "moved:7",  # the second checkpoint has tensors and no description
     "half:9",  # a file is torn
-    "moved:62",  # all is trained and the last files are being written
+    "moved:63",  # all is trained and the last files are being written
 ]
 
 
@@ -141,7 +141,7 @@ def test_killed_while_a_checkpoint_is_written(data, whole, tmp_path, moment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", [*MOMENTS, *(f"moved:{n}" for n in range(3, 15))])
+@pytest.mark.parametrize("moment", [*MOMENTS, *(f"moved:{n}" for n in range(3, 16))])
 def test_killed_at_each_moment_of_writing(data, whole, tmp_path, moment):
     killed_while_writing(data, whole, tmp_path, moment)
 
