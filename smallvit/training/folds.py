@@ -14,7 +14,8 @@ from smallvit.evaluation.results import Evaluation
 from smallvit.runs.config import RunConfig
 from smallvit.runs.files import write_json
 from smallvit.runs.folder import EVALUATION, Run, new_folder
-from smallvit.training.session import check_writable, resume, resume_command, train
+from smallvit.training.ending import resume_command
+from smallvit.training.session import check_writable, resume, train
 
 logger = logging.getLogger(__name__)
 

@@ -7,25 +7,21 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
 import smallvit
 from smallvit.data import Audit, Dataset, audit
-from smallvit.evaluation.calibration import fit_temperature
-from smallvit.evaluation.evaluate import Precision, logits_of, measure
-from smallvit.runs.checkpoint import load_checkpoint, save_checkpoint
+from smallvit.runs.checkpoint import load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.files import write_bytes, write_tensors
-from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, LOG, WEIGHTS, Run, new_folder
+from smallvit.runs.folder import CHECKPOINTS, LOG, Run, new_folder
 from smallvit.runs.plain import differences
 from smallvit.training.budget import Budget, plan_steps
 from smallvit.training.distributed import World, join_world, leave_world
+from smallvit.training.ending import explain_stop, finish, save, score
 from smallvit.training.journal import Journal
-from smallvit.training.loop import Job, Progress, Score, run_loop
+from smallvit.training.loop import Job, Progress, run_loop
 from smallvit.training.schedule import validation_interval
 from smallvit.training.setup import (
     Built,
@@ -35,7 +31,7 @@ from smallvit.training.setup import (
     make_loader,
     make_stepper,
 )
-from smallvit.training.state import gather_state, restore_state
+from smallvit.training.state import restore_state
 from smallvit.training.step import NonFiniteError
 
 logger = logging.getLogger(__name__)
@@ -86,7 +82,7 @@ def train(
         run = _create(job, dataset, built, folder, command)
         if shown and world.leads:
             _tell_start(job, built, run)
-        return _finish(_train(job, run, dataset, shown), job, dataset)
+        return finish(_train(job, run, dataset, shown), job, dataset)
     finally:
         leave_world(world)
 
@@ -125,16 +121,9 @@ def resume(
         if checkpoint is not None:
             restore_state(job, checkpoint)
         logger.info("going on with %s after %s steps", run.folder, f"{job.progress.step:,}")
-        return _finish(_train(job, run, dataset, shown), job, dataset)
+        return finish(_train(job, run, dataset, shown), job, dataset)
     finally:
         leave_world(world)
-
-
-def resume_command(folder: Path) -> str:
-    """What to type to go on."""
-    import shlex
-
-    return f"smallvit train --resume --out {shlex.quote(str(folder))}"
 
 
 def _prepare(config: RunConfig, dataset: Dataset, world: World) -> tuple[Job, Built]:
@@ -153,7 +142,7 @@ def _prepare(config: RunConfig, dataset: Dataset, world: World) -> tuple[Job, Bu
         save=lambda job: None,
     )
     if "val" in dataset.splits:
-        job.validate = lambda: _score(job, dataset, "val")
+        job.validate = lambda: score(job, dataset, "val")
     return job, built
 
 
@@ -213,7 +202,7 @@ def _train(job: Job, run: Run, dataset: Dataset, shown: bool) -> Run:
         wandb=(run.name, config.to_dict()) if config.wandb else None,
         shown=shown,
     )
-    job.save = lambda job: _save(job, run)
+    job.save = lambda job: save(job, run)
     try:
         run_loop(job)
     except NonFiniteError as error:
@@ -221,121 +210,11 @@ def _train(job: Job, run: Run, dataset: Dataset, shown: bool) -> Run:
             job.save(job)  # nothing has changed since the step before
         if job.world.leads:
             run.note(status="not finite", step=progress.step)
-        raise ValueError(_explain(error, job, run)) from error
+        raise ValueError(explain_stop(error, job, run)) from error
     finally:
         job.journal.close()
         job.stepper.learner.release()
     return run
-
-
-def _finish(run: Run, job: Job, dataset: Dataset) -> Run:
-    """Weights, evaluation and the last lines of the record."""
-    progress = job.progress
-    if not progress.ended:
-        if job.world.leads:
-            run = run.note(status="interrupted", step=progress.step)
-            logger.warning(
-                "stopped after %s of %s steps; go on with: %s",
-                f"{progress.step:,}",
-                f"{progress.steps:,}",
-                resume_command(run.folder),
-            )
-        return run
-    last = {name: tensor.cpu() for name, tensor in job.chosen.state_dict().items()}
-    best = job.best or last
-    _write_weights(run, best, last, job)
-    job.chosen.load_state_dict(best)
-    ended: dict[str, Any] = {
-        "status": "finished",
-        "ended": progress.ended,
-        "steps": progress.step,
-        "best_step": progress.best_step or progress.step,
-        "accumulation": progress.accumulation,
-    }
-    if "val" in dataset.splits:
-        logits = _logits(job, dataset, "val", "fp32")
-        ended["temperature"] = fit_temperature(logits, dataset.labels("val"))
-    if "test" in dataset.splits:
-        evaluation = measure(
-            _logits(job, dataset, "test", "fp32"),  # as `evaluate` does
-            dataset.labels("test"),
-            dataset.classes,
-            split="test",
-            temperature=ended.get("temperature", 1.0),
-            names=dataset.split("test").names,
-        )
-        if job.world.leads:
-            write_bytes(run.folder / EVALUATION, evaluation.to_json().encode())
-    if job.world.leads:
-        run = run.note(**ended)
-        shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
-    job.world.wait()
-    # What the first process wrote is what the others return.
-    return run if job.world.leads else replace(run, info={**run.info, **ended})
-
-
-def _write_weights(run: Run, best: Any, last: Any, job: Job) -> None:
-    """Both sets of weights; where the disk is full, checkpoints make room for them."""
-    if not job.world.leads:
-        return
-    for name, tensors in ((WEIGHTS, best), (LAST, last)):
-        try:
-            write_tensors(run.folder / name, tensors)
-        except OSError as error:
-            logger.warning(
-                "could not write %s (%s): removing checkpoints to make room", name, error
-            )
-            shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
-            write_tensors(run.folder / name, tensors)
-
-
-def _save(job: Job, run: Run) -> None:
-    """A checkpoint; one that cannot be written does not end the training."""
-    checkpoint = gather_state(job)
-    if not job.world.leads:
-        return
-    try:
-        save_checkpoint(run.folder / CHECKPOINTS, checkpoint)
-        if job.best:
-            write_tensors(run.folder / WEIGHTS, job.best)
-    except OSError as error:
-        logger.warning("could not write a checkpoint: %s; training goes on", error)
-
-
-def _logits(
-    job: Job, dataset: Dataset, split: str, precision: Precision | None = None
-) -> np.ndarray:
-    """The logits of a whole split, by all processes together."""
-    world, pixels = job.world, dataset.pixels(split)
-    mean, std = dataset.statistics
-    own = logits_of(
-        job.chosen,
-        pixels[world.rank :: world.size],
-        mean=mean,
-        std=std,
-        batch_size=256,
-        device=world.device,
-        precision=precision or job.stepper.learner.precision,
-    )
-    parts = world.gather(own)
-    logits = np.empty((len(pixels), own.shape[1]), np.float32)
-    for rank, part in enumerate(parts):
-        logits[rank :: world.size] = part
-    job.stepper.learner.train()
-    return logits
-
-
-def _score(job: Job, dataset: Dataset, split: str) -> Score:
-    """Accuracy and loss on a split."""
-    try:
-        logits = _logits(job, dataset, split).astype(np.float64)
-    except ValueError as error:  # the last step left weights that give nothing finite
-        raise NonFiniteError(job.progress.step) from error
-    labels = dataset.labels(split)
-    top = logits.max(1, keepdims=True)
-    logs = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
-    loss = -logs[np.arange(len(labels)), labels].mean()
-    return Score(float((logits.argmax(1) == labels).mean()), float(loss))
 
 
 def _open_together(config: RunConfig, world: World) -> Dataset:
@@ -404,20 +283,6 @@ def _check_room(folder: Path, job: Job) -> None:
             f"{place} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
             "room, or choose another place with --out"
         )
-
-
-def _explain(error: NonFiniteError, job: Job, run: Run) -> str:
-    """What to do about a loss that is not finite."""
-    saved = sorted((run.folder / CHECKPOINTS).glob("*.json"))
-    kept = "no weights were saved yet"
-    if saved:
-        place = run.folder / CHECKPOINTS
-        kept = f"the last good weights, after step {int(saved[-1].stem):,}, are in {place}"
-    lower = job.config.optim.lr / 3
-    return (
-        f"{error}; {kept}. Try a lower learning rate (--set optim.lr={lower:.1g}), clipping "
-        "(--set optim.clip=1) or --set loop.precision=fp32"
-    )
 
 
 def _tell_start(job: Job, built: Built, run: Run) -> None:
