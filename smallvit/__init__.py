@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from smallvit.layers import LSA, SPT, Features, SeqPool
     from smallvit.losses import DRLoc
     from smallvit.models import create_model, list_models
-    from smallvit.recipes import plan
+    from smallvit.planning import plan
     from smallvit.reporting import report
     from smallvit.runs import Run, RunConfig
     from smallvit.server import serve
@@ -43,7 +43,7 @@ _HOMES = {
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
     "localize": "smallvit.interop.timm",
-    "plan": "smallvit.recipes",
+    "plan": "smallvit.planning",
     "predict": "smallvit.inference",
     "report": "smallvit.reporting",
     "resume": "smallvit.training",

@@ -1,21 +1,16 @@
 """Recipes: functions from facts about the data to a config. Each docstring is a claim."""
 
-import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from smallvit.augment import PRESETS, AugmentConfig
-from smallvit.data import Audit, Dataset, audit
-from smallvit.evaluation.evaluate import choose_device
-from smallvit.models.registry import parse_name
+from smallvit.data import Audit, Dataset
 from smallvit.runs.config import (
     DataConfig,
-    DeviceName,
     LoopConfig,
     LossConfig,
     ModelConfig,
@@ -23,8 +18,6 @@ from smallvit.runs.config import (
     RunConfig,
     ScheduleConfig,
 )
-from smallvit.runs.dataset import open_data
-from smallvit.runs.plain import merge
 
 _SMALL = 40  # pixels up to which pictures are thumbnails, such as digits and CIFAR's
 _IMBALANCE = 10
@@ -68,23 +61,6 @@ class Facts:
             mirrored=not found.flips_matter,
             imbalance=float(counts.max() / max(counts.min(), 1)),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A config, the data it is for, and why it is as it is.
-
-    Attributes:
-        config: What `train` takes.
-        dataset: The data, loaded.
-        found: Its audit.
-        reasons: A line each.
-    """
-
-    config: RunConfig
-    dataset: Dataset
-    found: Audit
-    reasons: tuple[str, ...]
 
 
 Made = tuple[RunConfig, list[str]]
@@ -235,6 +211,24 @@ def drloc(facts: Facts) -> Made:
     ]
 
 
+def fine_tuned(config: RunConfig, facts: Facts, source: str, model: str | None) -> Made:
+    """Fewer passes, a lower rate that falls towards the first layers, gentler augmentation."""
+    epochs = float(round(min(max(2e5 / facts.images, 10), 60)))
+    new = replace(
+        config,
+        model=ModelConfig(name="" if model in (None, "auto") else str(model), pretrained=source),
+        augment=replace(
+            config.augment, erasing=0.0, mixup=0.0, cutmix=0.0, policy="none", smoothing=0.1
+        ),
+        optim=replace(config.optim, lr=3e-4, layer_decay=0.75, ema=0.0),
+        schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
+    )
+    return new, [
+        f"starts from {source}: {epochs:g} epochs at a learning rate of 3e-4, lower by a quarter "
+        "with every layer towards the pictures"
+    ]
+
+
 def demo() -> RunConfig:
     """Fashion-mini, 28 pixels: 85.8 % in 2:11 minutes on two idle CPU cores (docs/results.md)."""
     return RunConfig(
@@ -259,120 +253,6 @@ RECIPES: dict[str, Callable[[Facts], Made]] = {
 def drloc_weight(model: str) -> float:
     """λ for a model: 0.5 for Swin, 0.1 for all others."""
     return 0.5 if "swin" in model.lower() else 0.1
-
-
-def plan(
-    data: str,
-    *,
-    recipe: str = "auto",
-    model: str | None = None,
-    epochs: float | None = None,
-    minutes: float | None = None,
-    pretrained: str | None = None,
-    drloc: float | bool = False,
-    seed: int = 0,
-    options: DataConfig | None = None,
-    device: DeviceName = "auto",
-    changes: Mapping[str, Any] | None = None,
-    progress: bool = False,
-) -> Plan:
-    """Looks at the data and decides everything that is not said.
-
-    Args:
-        data: Folder, table, .npz file or name.
-        recipe: auto, spt-lsa, compact or drloc.
-        model: A name instead of the recipe's; "auto" leaves it to the recipe.
-        epochs: Passes over the training pictures instead of the recipe's.
-        minutes: A budget of time instead.
-        pretrained: A run folder, a checkpoint or a name of timm to start from.
-        drloc: λ of dense relative localization, or True for the model's usual one.
-        seed: Of weights, order and augmentation.
-        options: How the data is read; its source is `data`.
-        device: Where it will be trained.
-        changes: Parts of a config, which go before everything else.
-        progress: Whether to show a bar while reading.
-
-    Raises:
-        ValueError: Something is unknown or does not fit.
-    """
-    if recipe not in RECIPES:
-        near = difflib.get_close_matches(recipe, RECIPES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no recipe {recipe!r}, but {', '.join(RECIPES)}{hint}")
-    if epochs is not None and minutes is not None:
-        raise ValueError("give epochs or minutes, not both")
-    changes = dict(changes or {})
-    wanted = replace(options or DataConfig(), source=data)
-    if recipe in ("spt-lsa", "compact") and wanted.val is None and not pretrained:
-        wanted = replace(wanted, val=0.0)  # the papers train on all pictures
-    wanted = _data_config(wanted, changes)
-    dataset = open_data(wanted, progress=progress)
-    found = audit(dataset)
-    facts = Facts.of(dataset, found, choose_device(device).type)
-    config, reasons = RECIPES[recipe](facts)
-    if pretrained:
-        config, reasons = _fine_tuned(config, facts, pretrained, model)
-    elif model and model != "auto":
-        config = replace(config, model=ModelConfig(name=model))
-        reasons = [line for line in reasons if not line.startswith("model ")]
-    if recipe == "drloc" or drloc:
-        weight = drloc_weight(config.model.name) if drloc in (True, False) else float(drloc)
-        config = replace(config, loss=replace(config.loss, drloc=weight))
-    schedule = config.schedule
-    if epochs is not None:
-        schedule = replace(schedule, epochs=epochs, steps=None)
-    if minutes is not None:
-        schedule = replace(schedule, minutes=minutes, steps=None)
-        reasons.append(f"as many steps as fit into {minutes:g} minutes")
-    config = replace(
-        config,
-        recipe=recipe,
-        seed=seed,
-        data=wanted,
-        schedule=schedule,
-        loop=replace(config.loop, device=device),
-    )
-    config = RunConfig.from_dict(merge(config.to_dict(), changes))
-    _check_model(config)
-    return Plan(config=config, dataset=dataset, found=found, reasons=tuple(reasons))
-
-
-def _fine_tuned(config: RunConfig, facts: Facts, source: str, model: str | None) -> Made:
-    """Fewer passes, a lower rate that falls towards the first layers, gentler augmentation."""
-    epochs = float(round(min(max(2e5 / facts.images, 10), 60)))
-    new = replace(
-        config,
-        model=ModelConfig(name="" if model in (None, "auto") else str(model), pretrained=source),
-        augment=replace(
-            config.augment, erasing=0.0, mixup=0.0, cutmix=0.0, policy="none", smoothing=0.1
-        ),
-        optim=replace(config.optim, lr=3e-4, layer_decay=0.75, ema=0.0),
-        schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
-    )
-    return new, [
-        f"starts from {source}: {epochs:g} epochs at a learning rate of 3e-4, lower by a quarter "
-        "with every layer towards the pictures"
-    ]
-
-
-def _data_config(options: DataConfig, changes: dict[str, Any]) -> DataConfig:
-    """The data's part of the changes, before the data is read."""
-    part = changes.get("data")
-    if not isinstance(part, Mapping):
-        return options
-    whole = merge(RunConfig(data=options).to_dict(), {"data": part})
-    return RunConfig.from_dict(whole).data
-
-
-def _check_model(config: RunConfig) -> None:
-    """Refuses a name that is unknown before anything is decoded."""
-    name = config.model.name
-    if config.model.pretrained or name.startswith("timm/"):
-        return
-    from smallvit.interop.baselines import BASELINES
-
-    if name not in BASELINES:
-        parse_name(name)
 
 
 def _batch(facts: Facts, wanted: int) -> int:

@@ -32,6 +32,7 @@ LOOKS_AT["exporting"] = LOOKS_AT["server"] = LOOKS_AT["inference"] | {"inference
 LOOKS_AT["reporting"] = LOOKS_AT["inference"]
 LOOKS_AT["training"] = LOOKS_AT["evaluation"] | {"evaluation"}
 LOOKS_AT["recipes"] = LOOKS_AT["training"] | {"training"}
+LOOKS_AT["planning"] = LOOKS_AT["recipes"] | {"recipes"}
 LOOKS_AT["cli"] = set(LOOKS_AT) - {"flax"}
 LOOKS_AT["__init__"] = LOOKS_AT["cli"] - {"cli"}
 LOOKS_AT["__main__"] = {"cli"}

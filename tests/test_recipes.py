@@ -119,7 +119,8 @@ def test_what_is_said_goes_before_the_recipe(photos):
     assert (config.model.name, config.schedule.epochs, config.seed) == ("swin_tiny_p4", 3, 5)
     assert (config.loss.drloc, config.optim.lr) == (0.5, 1e-5)
     assert (config.data.image_size, config.data.val) == (32, 0.25)
-    assert plan(str(photos), drloc=0.3, device="cpu").config.loss.drloc == 0.3
+    for weight in (0.3, 1.0):
+        assert plan(str(photos), drloc=weight, device="cpu").config.loss.drloc == weight
 
 
 def test_papers_train_on_all_pictures(photos):

@@ -121,7 +121,7 @@ def test_a_baseline_and_localization_through_the_same_command(source, tmp_path):
     assert not any("drloc" in name for name in run.model().state_dict())
 
 
-def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path):
+def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path, monkeypatch):
     first, second = tmp_path / "first", tmp_path / "second"
     smallvit(f"train {source} --device cpu --set schedule.steps=2 {TINY} --out {first}")
     other = tmp_path / "five.npz"
@@ -137,6 +137,9 @@ def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path):
     assert (len(run.classes), run.channels, run.image_size) == (5, 1, (20, 20))
     assert run.config.optim.layer_decay < 1
     assert run.model()(torch.zeros(2, 1, 20, 20)).shape == (2, 5)
+    monkeypatch.chdir(tmp_path)
+    smallvit(f"train {other} --pretrained {first} --set schedule.steps=1 --set loop.batch_size=16")
+    assert (tmp_path / "runs/five-first-1/run.json").is_file()
     frozen = smallvit(
         f"train {other} --pretrained {first} --device cpu --set schedule.steps=2 --out"
         f" {tmp_path}/third --set loop.batch_size=16 --set model.frozen=1"

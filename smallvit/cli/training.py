@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from smallvit.cli.app import app, refusal
 
 if TYPE_CHECKING:
-    from smallvit.recipes import Plan
+    from smallvit.planning import Plan
     from smallvit.runs import Run
 
 _STARTED = time.monotonic()
@@ -141,14 +141,15 @@ def train(
 
     On several GPUs: torchrun --nproc-per-node=N -m smallvit train ...
     """
-    from smallvit.recipes import plan
+    from smallvit.planning import plan
     from smallvit.runs.config import DataConfig, changes_of, read_changes
+    from smallvit.runs.plain import overlaid
 
     asked = changes_of(changes or [])
     if config is not None:
-        asked = _overlaid(read_changes(config), asked)
+        asked = overlaid(read_changes(config), asked)
     if resume:
-        _resume(out, _overlaid(asked, _said(context)))
+        _resume(out, overlaid(asked, _said(context)))
         return
     source = data or (asked.get("data") or {}).get("source")
     if not source:
@@ -157,7 +158,7 @@ def train(
         if on:
             asked[name] = True
     if deterministic:
-        asked = _overlaid(asked, {"loop": {"deterministic": True}})
+        asked = overlaid(asked, {"loop": {"deterministic": True}})
     made = plan(
         str(source),
         recipe=recipe,
@@ -230,6 +231,8 @@ def _run(made: "Plan", out: Path | None) -> None:
 
 def _said(context: typer.Context) -> dict[str, Any]:
     """The options that were given on the command line, as parts of a config."""
+    from smallvit.runs.plain import overlaid
+
     said: dict[str, Any] = {}
     for name, path in _PLACES.items():
         source = context.get_parameter_source(name)
@@ -237,7 +240,7 @@ def _said(context: typer.Context) -> dict[str, Any]:
             value = context.params[name]
             value = _weight(value) if name == "drloc" else str(value) if name == "root" else value
             section, _, key = path.partition(".")
-            said = _overlaid(said, {section: {key: value} if key else value})
+            said = overlaid(said, {section: {key: value} if key else value})
     return said
 
 
@@ -291,17 +294,6 @@ def _weight(drloc: str | None) -> float | bool:
     if drloc is None:
         return False
     return True if drloc == "usual" else float(drloc)
-
-
-def _overlaid(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Two partial configs as one; where both speak the second counts."""
-    both = dict(base)
-    for key, value in over.items():
-        old = both.get(key)
-        both[key] = (
-            _overlaid(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-        )
-    return both
 
 
 def _leads() -> bool:

@@ -1,14 +1,22 @@
 """Everything that decides a run, as one tree of frozen dataclasses."""
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from smallvit.augment import AugmentConfig
 from smallvit.data.fit import Fit, Size
 from smallvit.losses.drloc import Mode
-from smallvit.runs.plain import assignment, from_plain, merge, read_yaml, to_plain, write_yaml
+from smallvit.runs.plain import (
+    assignment,
+    from_plain,
+    merge,
+    overlaid,
+    read_yaml,
+    to_plain,
+    write_yaml,
+)
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
@@ -288,16 +296,5 @@ def changes_of(assignments: list[str]) -> dict[str, Any]:
     """`--set` options as one partial tree; of two for the same path the last counts."""
     whole: dict[str, Any] = {}
     for text in assignments:
-        _overlay(whole, assignment(text))
+        whole = overlaid(whole, assignment(text))
     return whole
-
-
-def _overlay(tree: dict[str, Any], change: dict[str, Any]) -> None:
-    for key, value in change.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict):
-            _overlay(tree[key], value)
-        else:
-            tree[key] = value
-
-
-SECTIONS = tuple(item.name for item in fields(RunConfig))

@@ -79,11 +79,7 @@ class Run:
             ValueError: There is something already.
             OSError: It cannot be written.
         """
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(
-                f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
-                "with --resume if it is an unfinished run"
-            )
+        refuse_taken(folder)
         run = cls(folder, config, {"format": FORMAT, **info})
         # Made elsewhere and moved: a process that dies here leaves no half of a run in its place.
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -196,6 +192,15 @@ class Run:
     def name(self) -> str:
         """The folder's name."""
         return self.folder.resolve().name
+
+
+def refuse_taken(folder: Path) -> None:
+    """Refuses a place where something lies already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(
+            f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
+            "with --resume if it is an unfinished run"
+        )
 
 
 def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:

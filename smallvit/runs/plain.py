@@ -123,6 +123,17 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -
     return merged
 
 
+def overlaid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Two partial trees as one; where both speak the second counts."""
+    both = dict(base)
+    for key, value in over.items():
+        old = both.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = overlaid(old, value)
+        both[key] = value
+    return both
+
+
 def assignment(text: str) -> dict[str, Any]:
     """`optim.lr=3e-4` as nested plain data."""
     path, equals, value = text.partition("=")

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from smallvit.data import Dataset
-from smallvit.evaluation.calibration import fit_temperature
+from smallvit.evaluation.calibration import fit_temperature, softmax
 from smallvit.evaluation.evaluate import Precision, logits_of, measure
+from smallvit.evaluation.metrics import log_loss
 from smallvit.runs.checkpoint import save_checkpoint
 from smallvit.runs.files import write_bytes, write_tensors
 from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, WEIGHTS, Run
@@ -127,14 +128,12 @@ def _logits(
 def score(job: Job, dataset: Dataset, split: str) -> Score:
     """Accuracy and loss on a split."""
     try:
-        logits = _logits(job, dataset, split).astype(np.float64)
+        logits = _logits(job, dataset, split)
     except ValueError as error:  # the last step left weights that give nothing finite
         raise NonFiniteError(job.progress.step) from error
     labels = dataset.labels(split)
-    top = logits.max(1, keepdims=True)
-    logs = logits - top - np.log(np.exp(logits - top).sum(1, keepdims=True))
-    loss = -logs[np.arange(len(labels)), labels].mean()
-    return Score(float((logits.argmax(1) == labels).mean()), float(loss))
+    loss = log_loss(softmax(logits), labels)
+    return Score(float((logits.argmax(1) == labels).mean()), loss)
 
 
 def explain_stop(error: NonFiniteError, job: Job, run: Run) -> str:

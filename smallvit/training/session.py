@@ -15,7 +15,7 @@ from smallvit.data import Audit, Dataset, audit
 from smallvit.runs.checkpoint import load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.folder import CHECKPOINTS, LOG, Run, new_folder
+from smallvit.runs.folder import CHECKPOINTS, LOG, Run, new_folder, refuse_taken
 from smallvit.runs.plain import differences
 from smallvit.training.budget import Budget, plan_steps
 from smallvit.training.distributed import World, join_world, leave_world
@@ -259,23 +259,23 @@ def check_writable(folder: Path) -> None:
         ValueError: The folder is not empty.
         OSError: It cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(
-            f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
-            "with --resume if it is an unfinished run"
-        )
-    place = folder
-    while not place.exists():
-        place = place.parent
+    refuse_taken(folder)
+    place = _standing(folder)
     if not place.is_dir() or not os.access(place, os.W_OK):
         raise OSError(f"{place} cannot be written to: choose another place with --out")
 
 
-def _check_room(folder: Path, job: Job) -> None:
-    """Refuses a disk that cannot hold what a run writes: three checkpoints and two models."""
+def _standing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
     place = folder.resolve()
     while not place.exists():
         place = place.parent
+    return place
+
+
+def _check_room(folder: Path, job: Job) -> None:
+    """Refuses a disk that cannot hold what a run writes: three checkpoints and two models."""
+    place = _standing(folder)
     size = sum(p.numel() * p.element_size() for p in job.stepper.learner.model.parameters())
     need, free = 3 * 5 * size + 2 * size, shutil.disk_usage(place).free
     if free < need:
@@ -306,7 +306,7 @@ def _stem(config: RunConfig) -> str:
 
 
 def _short(config: RunConfig) -> str:
-    return config.model.name.replace("/", "-")
+    return config.model.name or Path(config.model.pretrained or "model").stem
 
 
 def _device_name(world: World) -> str:
