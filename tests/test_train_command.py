@@ -3,6 +3,7 @@
 import json
 import logging
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -156,6 +157,28 @@ def test_event_files_if_asked_for(source, tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert list((out / "tensorboard").glob("events*"))
+
+
+def test_what_is_not_installed_is_missed_before_anything_is_trained(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    out = tmp_path / "run"
+    done = smallvit(
+        f"train {source} --wandb --device cpu --set schedule.steps=1 {TINY} --out {out}"
+    )
+    assert "--wandb needs wandb: pip install wandb" in str(done.exception)
+    assert not out.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "efficientnet_b0", "cifar_resnet110"])
+def test_baselines_through_the_same_command(source, tmp_path, name):
+    out = tmp_path / "run"
+    done = smallvit(
+        f"train {source} --model {name} --device cpu --set loop.batch_size=16 "
+        f"--set schedule.steps=2 --out {out}"
+    )
+    assert done.exit_code == 0, done.output
+    assert Run.open(out).model()(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
 
 
 def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):

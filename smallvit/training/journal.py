@@ -63,7 +63,6 @@ class Journal:
         self._file.truncate(size)
         self._file.seek(0, 2)
         if tensorboard is not None:
-            require("tensorboard", "tensorboard", "--tensorboard")
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(tensorboard))
@@ -158,6 +157,14 @@ class Journal:
     def close(self) -> None:
         """Closes everything."""
         self._stack.close()
+
+
+def require_loggers(*, tensorboard: bool, wandb: bool) -> None:
+    """Misses packages before anything is trained, not after."""
+    if tensorboard:
+        require("tensorboard", "tensorboard", "--tensorboard")
+    if wandb:
+        _wandb()
 
 
 def _wandb() -> Any:

@@ -20,7 +20,7 @@ from smallvit.runs.plain import differences
 from smallvit.training.budget import Budget, plan_steps
 from smallvit.training.distributed import World, join_world, leave_world
 from smallvit.training.ending import explain_stop, finish, save, score
-from smallvit.training.journal import Journal
+from smallvit.training.journal import Journal, require_loggers
 from smallvit.training.loop import Job, Progress, run_loop
 from smallvit.training.schedule import validation_interval
 from smallvit.training.setup import (
@@ -69,6 +69,7 @@ def train(
     world = join_world(config.loop.device)
     try:
         be_deterministic(config)
+        require_loggers(tensorboard=config.tensorboard, wandb=config.wandb)
         if dataset is None:
             dataset = _open_together(config, world)
         config = fitted(config, dataset)
