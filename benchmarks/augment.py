@@ -2,7 +2,7 @@
 
     python benchmarks/augment.py --size 32 64 --batch 128 --images 512
 
-Peers go picture by picture, as a data loader's worker does (torchvision's v2 transforms draw once
+Peers go image by image, as a data loader's worker does (torchvision's v2 transforms draw once
 for a whole batch, so a batch cannot be given to them); every pipeline ends with a normalised,
 mixed batch and soft targets. Rounds of all pipelines alternate in one process, and each reports
 its best round, so that a noisy machine disturbs all alike.
@@ -38,11 +38,11 @@ def ours(preset: str, images: Tensor, labels: Tensor, batch: int, *, compiled: b
 
 
 def per_sample(
-    transform: Callable[..., Tensor], mix: Callable[..., Batch], pictures, labels, batch: int
+    transform: Callable[..., Tensor], mix: Callable[..., Batch], images, labels, batch: int
 ) -> Pipeline:
     def run(start: int) -> Batch:
         part = slice(start, start + batch)
-        return mix(torch.stack([transform(picture) for picture in pictures[part]]), labels[part])
+        return mix(torch.stack([transform(image) for image in images[part]]), labels[part])
 
     return run
 
@@ -96,13 +96,13 @@ def pillow(preset: str, images: Tensor, labels: Tensor, batch: int) -> Pipeline:
         policy = rand_augment_transform("rand-m9-mstd0.5-inc1")
         for op in policy.ops:  # recent versions of Pillow refuse to keep no bits, which timm draws
             if op.name == "PosterizeIncreasing":
-                op.aug_fn = lambda picture, bits, **_: posterize(picture, max(bits, 1))
+                op.aug_fn = lambda drawn, bits, **_: posterize(drawn, max(bits, 1))
         erasing = RandomErasing(0.25, 0.02, 1 / 3, 0.3, mode="pixel", device="cpu")
         mix = Mixup(0.8, 1.0, num_classes=CLASSES)
     flip = transforms.RandomHorizontalFlip()
     transform = transforms.Compose([first, flip, policy, *finish, erasing])
-    pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
-    return per_sample(transform, mix, pictures, labels, batch)
+    decoded = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in images]
+    return per_sample(transform, mix, decoded, labels, batch)
 
 
 def measure(pipelines: dict[str, Pipeline], images: int, batch: int, rounds: int) -> dict:

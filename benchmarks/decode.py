@@ -1,4 +1,4 @@
-"""Pictures a second: our cache and audit against plain Pillow and torchvision.io.
+"""Images a second: our cache and audit against plain Pillow and torchvision.io.
 
     python benchmarks/decode.py [FOLDER] [--count 3000] [--size 64] [--rounds 5]
 
@@ -61,13 +61,13 @@ def ways(paths: list[Path], folder: Path, size: int) -> dict[str, Callable[[], o
     from torchvision.transforms.v2.functional import resize
 
     def pillow(path: Path) -> np.ndarray:
-        with Image.open(path) as picture:
-            small = picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        with Image.open(path) as image:
+            small = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
         return np.asarray(small)
 
     def torchvision(path: Path) -> torch.Tensor:
-        picture = decode_jpeg(read_file(str(path)), ImageReadMode.RGB)
-        return resize(picture, [size, size], antialias=True)
+        image = decode_jpeg(read_file(str(path)), ImageReadMode.RGB)
+        return resize(image, [size, size], antialias=True)
 
     def threaded(function: Callable[[Path], object]) -> None:
         with ThreadPoolExecutor(cores()) as pool:
@@ -118,7 +118,7 @@ def main() -> None:
                 function()
                 rates.setdefault(way, []).append(len(paths) / (time.perf_counter() - started))
     table = Table(
-        "pictures a second",
+        "images a second",
         "median",
         "lowest",
         "highest",

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=2 python -m benchmarks.inference
     python -m benchmarks.inference --agreement PHOTOS --count 200
 
-Everything takes decoded pictures of 240 × 320 pixels, so resizing and normalising are part of the
+Everything takes decoded images of 240 × 320 pixels, so resizing and normalising are part of the
 time. Rounds of all three alternate in one process; latency is the median over all rounds, the rate
 that of the best one. With --agreement nothing is timed: each family, untrained, looks at photos of
 a folder of class folders in their own sizes, and answers are compared with eager and with what
@@ -39,7 +39,7 @@ Answer = Callable[[np.ndarray], np.ndarray]
 
 
 def ship(name: str) -> Shipped:
-    """An untrained model whose answers differ from picture to picture."""
+    """An untrained model whose answers differ from image to image."""
     torch.manual_seed(0)
     size = parse_name(name)[0].image_size
     model = create_model(name, num_classes=10, image_size=size)
@@ -59,7 +59,7 @@ def ship(name: str) -> Shipped:
 
 
 def answers(shipped: Shipped) -> dict[str, Answer]:
-    """Eager, pt2 and ONNX as functions of pictures to logits."""
+    """Eager, pt2 and ONNX as functions of images to logits."""
     import onnxruntime
 
     memory = io.BytesIO()
@@ -73,38 +73,38 @@ def answers(shipped: Shipped) -> dict[str, Answer]:
     )
 
     def torchs(call: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Answer:
-        def answer(pictures: np.ndarray) -> np.ndarray:
+        def answer(images: np.ndarray) -> np.ndarray:
             with torch.no_grad():
-                return call(torch.from_numpy(pictures))[0].numpy()
+                return call(torch.from_numpy(images))[0].numpy()
 
         return answer
 
     return {
         "eager": torchs(shipped),
         "pt2": torchs(module),
-        "ONNX": lambda pictures: session.run(["logits"], {"pictures": pictures})[0],
+        "ONNX": lambda images: session.run(["logits"], {"images": images})[0],
     }
 
 
-def seconds(answer: Answer, pictures: np.ndarray) -> float:
+def seconds(answer: Answer, images: np.ndarray) -> float:
     started = time.perf_counter()
-    answer(pictures)
+    answer(images)
     return time.perf_counter() - started
 
 
 def timing(names: list[str], rounds: int) -> None:
     random = np.random.default_rng(0)
-    pictures = random.integers(0, 256, (32, 240, 320, 3), np.uint8)
+    images = random.integers(0, 256, (32, 240, 320, 3), np.uint8)
     print(f"{torch.get_num_threads()} threads, {os.cpu_count()} cores, torch {torch.__version__}")
-    print("| model | | latency, batch 1 (ms) | pictures/s, batch 32 |\n|---|---|--:|--:|")
+    print("| model | | latency, batch 1 (ms) | images/s, batch 32 |\n|---|---|--:|--:|")
     for name in names:
         ways = answers(ship(name))
         single: dict[str, list[float]] = {way: [] for way in ways}
         many: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(rounds + 1):
             for way, answer in ways.items():
-                times = [seconds(answer, pictures[:1]) for _ in range(10)]
-                batch = seconds(answer, pictures)
+                times = [seconds(answer, images[:1]) for _ in range(10)]
+                batch = seconds(answer, images)
                 if number:  # the first round warms up
                     single[way] += times
                     many[way].append(batch)
@@ -140,8 +140,8 @@ def agreement(names: list[str], photos: Path, count: int) -> None:
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def _colour(picture: np.ndarray) -> np.ndarray:
-    return np.array(picture) if picture.shape[2] == 3 else np.repeat(picture, 3, axis=2)
+def _colour(image: np.ndarray) -> np.ndarray:
+    return np.array(image) if image.shape[2] == 3 else np.repeat(image, 3, axis=2)
 
 
 def main() -> None:

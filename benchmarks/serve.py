@@ -4,8 +4,8 @@
     OMP_NUM_THREADS=1 python -m benchmarks.serve            # an untrained cct_7_3x1
 
 Clients send photographs of about 300 × 400 pixels, one after the other, over connections that they
-keep. Every tenth request is malformed: cut, changed (which some pictures survive), too large, no
-picture, no form, a wrong parameter. The server is a process of its own; its resident memory is read
+keep. Every tenth request is malformed: cut, changed (which some images survive), too large, no
+image, no form, a wrong parameter. The server is a process of its own; its resident memory is read
 while it runs, and at the end it is told to stop in the middle of requests.
 """
 
@@ -50,10 +50,10 @@ def malformed(number: int, data: bytes) -> dict:
         {"content": data[: len(data) // 2], "headers": jpeg},
         {"content": bytes(changed), "headers": jpeg},
         {"content": b"", "headers": jpeg},
-        {"content": b"no picture at all", "headers": jpeg},
+        {"content": b"no image at all", "headers": jpeg},
         {"content": bytes(10_100_000), "headers": jpeg},
         {"content": data, "headers": {"Content-Type": "text/plain"}},
-        {"files": {"picture": data}},
+        {"files": {"image": data}},
         {"content": b"--x\r\nno form", "headers": {"Content-Type": "multipart/form-data"}},
         {"content": data, "headers": jpeg, "params": {"top": "many"}},
         {"content": (bytes(65_536) for _ in range(160)), "headers": jpeg},
@@ -192,7 +192,7 @@ def main() -> None:
     for status, count in sorted(load.statuses.items()):
         print(f"| {status} | {count:,} |")
     p50, p99 = (1e3 * np.quantile(load.times, share) for share in (0.5, 0.99))
-    print(f"\np50 {p50:.0f} ms, p99 {p99:.0f} ms of answered pictures; ", end="")
+    print(f"\np50 {p50:.0f} ms, p99 {p99:.0f} ms of answered images; ", end="")
     print(f"{asked.requests / seconds:.0f} requests/s")
     counts = {0: before, **dict(sorted(load.memory.items()))}
     told = ", ".join(f"{size:.0f} MB after {count:,}" for count, size in counts.items())

@@ -2,7 +2,7 @@
 
     python -m benchmarks.train_step --model vit_9_p4+spt+lsa --recipe spt_cifar
 
-Random pictures; every row is the same step with something left out, all in one run.
+Random images; every row is the same step with something left out, all in one run.
 """
 
 import argparse

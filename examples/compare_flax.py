@@ -64,7 +64,7 @@ def channels_first(images: jax.Array) -> torch.Tensor:
 
 @torch.no_grad()
 def torch_accuracy(model: Backbone, data: Data) -> float:
-    """The share of test pictures that the model gets right."""
+    """The share of test images that the model gets right."""
     model.eval()
     logits = model(channels_first(data.normalised(data.test_images / np.float32(255))))
     return float((logits.argmax(1).numpy() == data.test_labels).mean())

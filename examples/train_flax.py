@@ -3,7 +3,7 @@
     python examples/train_flax.py --out runs/flax --epochs 20
     python examples/train_flax.py --out runs/flax --epochs 20     # interrupted? it goes on
 
-The pictures lie on the device as bytes; each step gathers a batch, augments it, and updates, as one
+The images lie on the device as bytes; each step gathers a batch, augments it, and updates, as one
 compiled function. Several devices share each batch. Everything random is a function of (seed,
 step), so a resumed run repeats what an uninterrupted one would have done.
 """
@@ -38,8 +38,8 @@ class Recipe:
     Attributes:
         model: A name of `smallvit.flax.VARIANTS`, with its add-ons.
         options: Further fields of the module.
-        epochs: Passes over the training pictures.
-        batch: Pictures in a step, over all devices.
+        epochs: Passes over the training images.
+        batch: Images in a step, over all devices.
         lr: Peak learning rate, reached after the warm-up and followed by a cosine to zero.
         warmup: Share of the run that is linear warm-up.
         weight_decay: AdamW's, on every parameter.
@@ -69,7 +69,7 @@ class Recipe:
 
 
 class Data(NamedTuple):
-    """Pictures as bytes (n, H, W, C) and labels, with the training pictures' mean and spread."""
+    """Images as bytes (n, H, W, C) and labels, with the training images' mean and spread."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -82,7 +82,7 @@ class Data(NamedTuple):
         return int(self.train_labels.max()) + 1
 
     def normalised(self, images: jax.Array) -> jax.Array:
-        """Numbers from 0 to 1 with the training pictures' mean taken off, over their spread."""
+        """Numbers from 0 to 1 with the training images' mean taken off, over their spread."""
         values = self.train_images / np.float32(255)
         mean, std = values.mean((0, 1, 2)), values.std((0, 1, 2))
         return (images - mean) / std
@@ -104,7 +104,7 @@ def learning_rate(recipe: Recipe, steps: int) -> optax.Schedule:
 
 
 def make_model(recipe: Recipe, data: Data) -> Any:
-    """The module for these pictures."""
+    """The module for these images."""
     _, height, width, channels = data.train_images.shape
     return from_name(
         recipe.model,
@@ -132,7 +132,7 @@ def make_state(recipe: Recipe, data: Data) -> TrainState:
 
 
 def order(recipe: Recipe, count: int, epoch: int) -> jax.Array:
-    """An epoch's batches, as rows of the training pictures; what fills no batch waits its turn."""
+    """An epoch's batches, as rows of the training images; what fills no batch waits its turn."""
     key = jax.random.fold_in(jax.random.PRNGKey(recipe.seed + 1), epoch)
     steps = count // recipe.batch
     rows = jax.random.permutation(key, count)[: steps * recipe.batch]
@@ -149,7 +149,7 @@ def draws(recipe: Recipe, step: jax.Array) -> tuple[jax.Array, jax.Array]:
 def augmented(
     recipe: Recipe, data: Data, key: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Bytes and labels to normalised, augmented pictures and soft targets."""
+    """Bytes and labels to normalised, augmented images and soft targets."""
     flip_key, crop_key, erase_key, mix_key = jax.random.split(key, 4)
     x = augment.flip(flip_key, images / 255.0, recipe.flip)
     x = data.normalised(augment.crop(crop_key, x, recipe.padding))
@@ -180,7 +180,7 @@ def make_step(recipe: Recipe, data: Data, mesh: Mesh) -> Callable[..., Any]:
 
 
 def make_accuracy(data: Data, state: TrainState, chunk: int = 500) -> Callable[..., float]:
-    """The share of test pictures that parameters get right."""
+    """The share of test images that parameters get right."""
 
     @jax.jit
     def right(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:

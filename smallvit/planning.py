@@ -52,7 +52,7 @@ def plan(
         data: Folder, table, .npz file or name.
         recipe: auto, spt-lsa, compact or drloc.
         model: A name instead of the recipe's; "auto" leaves it to the recipe.
-        epochs: Passes over the training pictures instead of the recipe's.
+        epochs: Passes over the training images instead of the recipe's.
         minutes: A budget of time instead.
         pretrained: A run folder, a checkpoint or a name of timm to start from.
         drloc: λ of dense relative localization, or True for the model's usual one.
@@ -74,7 +74,7 @@ def plan(
     changes = dict(changes or {})
     wanted = replace(options or DataConfig(), source=data)
     if recipe in ("spt-lsa", "compact") and wanted.val is None and not pretrained:
-        wanted = replace(wanted, val=0.0)  # the papers train on all pictures
+        wanted = replace(wanted, val=0.0)  # the papers train on all images
     wanted = _data_config(wanted, changes)
     dataset = open_data(wanted, progress=progress)
     found = audit(dataset)

@@ -19,7 +19,7 @@ from smallvit.runs.config import (
     ScheduleConfig,
 )
 
-_SMALL = 40  # pixels up to which pictures are thumbnails, such as digits and CIFAR's
+_SMALL = 40  # pixels up to which images are thumbnails, such as digits and CIFAR's
 _IMBALANCE = 10
 
 
@@ -29,13 +29,13 @@ class Facts:
 
     Attributes:
         source: Name of the data.
-        images: Training pictures.
+        images: Training images.
         classes: Classes.
-        side: The longer side of the pictures.
+        side: The longer side of the images.
         channels: Their channels.
         device: cpu, cuda or mps.
-        mirrored: Whether a mirrored picture keeps its class.
-        imbalance: Pictures of the largest class over those of the smallest.
+        mirrored: Whether a mirrored image keeps its class.
+        imbalance: Images of the largest class over those of the smallest.
     """
 
     source: str
@@ -96,15 +96,15 @@ def auto(facts: Facts) -> Made:
     )
     where = "a GPU" if on_gpu else "a CPU"
     reasons = [
-        f"model {name}: the convolutional tokenizer learns most from few pictures; this size for "
-        f"pictures of {facts.side} pixels on {where}",
-        f"{epochs:g} epochs of {facts.images:,} pictures in batches of {batch}: small sets need "
+        f"model {name}: the convolutional tokenizer learns most from few images; this size for "
+        f"images of {facts.side} pixels on {where}",
+        f"{epochs:g} epochs of {facts.images:,} images in batches of {batch}: small sets need "
         "many passes and small batches",
         _told_augment(config.augment, facts),
     ]
     if config.loss.balanced:
         reasons.append(
-            f"balanced loss: the largest class has {facts.imbalance:.0f} times the pictures of the "
+            f"balanced loss: the largest class has {facts.imbalance:.0f} times the images of the "
             "smallest"
         )
     return config, reasons
@@ -207,7 +207,7 @@ def drloc(facts: Facts) -> Made:
     config, reasons = auto(facts)
     return replace(config, loss=replace(config.loss, drloc=0.1)), [
         *reasons,
-        "dense relative localization: 64 pairs a picture tell how far apart they are",
+        "dense relative localization: 64 pairs an image tell how far apart they are",
     ]
 
 
@@ -225,7 +225,7 @@ def fine_tuned(config: RunConfig, facts: Facts, source: str, model: str | None) 
     )
     return new, [
         f"starts from {source}: {epochs:g} epochs at a learning rate of 3e-4, lower by a quarter "
-        "with every layer towards the pictures"
+        "with every layer towards the images"
     ]
 
 

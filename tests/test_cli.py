@@ -60,8 +60,8 @@ def test_no_arguments_gives_help():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two classes of small pictures; one picture stands in train and in test."""
-    root = tmp_path_factory.mktemp("pictures")
+    """Two classes of small images; one image stands in train and in test."""
+    root = tmp_path_factory.mktemp("images")
     random = np.random.default_rng(0)
     for split, count in (("train", 12), ("test", 4)):
         for name, base in (("cat", 60), ("dog", 180)):
@@ -82,8 +82,8 @@ def test_audit(folder, tmp_path):
     found = json.loads(report.read_text())
     assert found["counts"]["test"] == {"cat": 4, "dog": 4}
     assert "leaks" in {finding["code"] for finding in found["findings"]}
-    with Image.open(sheet) as picture:
-        assert picture.width > 300
+    with Image.open(sheet) as image:
+        assert image.width > 300
 
     allowed = run("audit", folder, "--allow-leaks", "--json", "-", **place)
     assert allowed.returncode == 0, allowed.stderr

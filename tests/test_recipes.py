@@ -123,7 +123,7 @@ def test_what_is_said_goes_before_the_recipe(photos):
         assert plan(str(photos), drloc=weight, device="cpu").config.loss.drloc == weight
 
 
-def test_papers_train_on_all_pictures(photos):
+def test_papers_train_on_all_images(photos):
     papers = plan(str(photos), recipe="compact", device="cpu")
     assert "val" not in papers.dataset.splits
     assert "val" in plan(str(photos), device="cpu").dataset.splits

@@ -73,7 +73,7 @@ def test_folds(source, tmp_path):
     assert done.exit_code == 0, done.output
     summary = json.loads((out / "folds.json").read_text())
     assert (summary["folds"], summary["tested"]) == (3, 96)
-    assert "over all 96 pictures, each tested once" in done.output
+    assert "over all 96 images, each tested once" in done.output
     assert "±" in done.output
     counted = [
         json.loads((out / f"fold-{fold}/evaluation.json").read_text())["count"] for fold in range(3)

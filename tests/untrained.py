@@ -1,4 +1,4 @@
-"""Runs that were never trained but answer differently to different pictures, and photographs."""
+"""Runs that were never trained but answer differently to different images, and photographs."""
 
 import io
 from pathlib import Path
@@ -34,7 +34,7 @@ def photo_bytes(seed: int, kind: str = "JPEG") -> bytes:
 
 
 def mutated(seed: int) -> bytes:
-    """A picture file with some of its bytes changed, cut out, doubled or cut off."""
+    """An image file with some of its bytes changed, cut out, doubled or cut off."""
     random = np.random.default_rng(seed)
     kinds = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
     data = bytearray(photo_bytes(seed, kinds[seed % len(kinds)]))

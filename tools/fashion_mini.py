@@ -3,8 +3,8 @@
     apt-get install dataset-fashion-mnist
     python tools/fashion_mini.py /usr/share/datasets/fashion-mnist
 
-400 training and 100 test pictures a class, drawn with a fixed seed from the training and the test
-split, each picture at most once.
+400 training and 100 test images per class, drawn with a fixed seed from the training and the test
+split, each image at most once.
 """
 
 import gzip
@@ -40,15 +40,15 @@ def main(source: Path) -> None:
     seen: set[bytes] = set()
     images, labels, splits = [], [], []
     for split, (prefix, count) in COUNTS.items():
-        pictures = read(source / f"{prefix}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
+        originals = read(source / f"{prefix}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
         targets = read(source / f"{prefix}-labels-idx1-ubyte.gz", 8)
         for label in range(len(CLASSES)):
             chosen = []
             for index in random.permutation(np.flatnonzero(targets == label)):
-                if (content := pictures[index].tobytes()) not in seen and len(chosen) < count:
+                if (content := originals[index].tobytes()) not in seen and len(chosen) < count:
                     seen.add(content)
                     chosen.append(index)
-            images.append(pictures[sorted(chosen)])
+            images.append(originals[sorted(chosen)])
             labels += [label] * count
             splits += [split] * count
     np.savez_compressed(

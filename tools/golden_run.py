@@ -21,7 +21,7 @@ TARGET = Path(__file__).parents[1] / "tests" / "golden" / "runs" / f"format_{FOR
 
 
 def main() -> None:
-    """Trains a small model for some steps on pictures of noise."""
+    """Trains a small model for some steps on images of noise."""
     if TARGET.exists():
         raise SystemExit(f"{TARGET} exists: golden folders stay as they are")
     random = np.random.RandomState(0)
@@ -45,7 +45,7 @@ def main() -> None:
             }
         )
         run = train(config, out=Path(place) / "run", command="golden_run.py", shown=False)
-        picture = torch.tensor(
+        image = torch.tensor(
             np.random.RandomState(5).standard_normal((1, 3, 16, 16)), dtype=torch.float32
         )
         expected = {
@@ -57,7 +57,7 @@ def main() -> None:
         }
         with torch.inference_mode():
             for which in ("best", "last"):
-                expected[which] = run.model(which)(picture).tolist()  # type: ignore[arg-type]
+                expected[which] = run.model(which)(image).tolist()  # type: ignore[arg-type]
         (run.folder / "expected.json").write_text(json.dumps(expected) + "\n")
         shutil.copytree(run.folder, TARGET)
 

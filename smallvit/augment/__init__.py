@@ -1,4 +1,4 @@
-"""Augmentation: batched, per-picture random, on the device; pure functions of their arguments."""
+"""Augmentation: batched, per-image random, on the device; pure functions of their arguments."""
 
 from smallvit.augment.colour import normalise
 from smallvit.augment.config import PRESETS, AugmentConfig

@@ -14,12 +14,12 @@ Range = tuple[float, float]
 Size = tuple[int, int]
 
 _ATTEMPTS = 10
-#: Uniform numbers that `draw_box` takes for one picture.
+#: Uniform numbers that `draw_box` takes for one image.
 BOX_DRAWS = 2 * _ATTEMPTS + 2
 
 
 class Box(NamedTuple):
-    """One rectangle a picture, in pixels."""
+    """One rectangle an image, in pixels."""
 
     top: Int64[Tensor, " B"]
     left: Int64[Tensor, " B"]

@@ -1,7 +1,7 @@
-"""What pixels become: lookup tables, saturation, hue and sharpness, picture by picture.
+"""What pixels become: lookup tables, saturation, hue and sharpness, image by image.
 
 Most colour operations on bytes are a table of 256 entries: those here return it, and `look_up`
-applies it. Saturation and sharpness return what they add to a picture. Arithmetic follows
+applies it. Saturation and sharpness return what they add to an image. Arithmetic follows
 torchvision's on byte tensors, which cuts to whole numbers where Pillow rounds.
 """
 
@@ -23,7 +23,7 @@ def to_bytes(images: Float[Tensor, "B C H W"]) -> Images:
 
 
 def _places(images: Images) -> Int64[Tensor, " pixels"]:
-    """Each value's place in a list of one table a channel, picture after picture."""
+    """Each value's place in a list of one table a channel, image after image."""
     batch, channels = images.shape[:2]
     tables = torch.arange(batch * channels, device=images.device).view(batch, channels, 1)
     return (images.flatten(2) + 256 * tables).flatten()
@@ -48,12 +48,12 @@ def _grey(images: Images) -> Float[Tensor, "B 1 H W"]:
 
 
 def brightness(images: Images, factor: Argument) -> Table:
-    """0 is black, 1 the picture."""
+    """0 is black, 1 the image."""
     return values(images) * factor[:, None, None]
 
 
 def contrast(images: Images, factor: Argument) -> Table:
-    """0 is the picture's mean luma (without red, green and blue: its mean), 1 the picture."""
+    """0 is the image's mean luma (without red, green and blue: its mean), 1 the image."""
     grey = _grey(images) if images.shape[1] == 3 else images.float()
     factor, mean = factor[:, None, None], grey.flatten(1).mean(1)[:, None, None]
     return values(images) * factor + mean * (1 - factor)
@@ -113,7 +113,7 @@ def saturation(images: Images, factor: Argument) -> Float[Tensor, "B C H W"]:
 
 
 def shift_hue(images: Images, turn: Argument) -> Images:
-    """Turns the colour wheel by a fraction of it; pictures without colour stay as they are."""
+    """Turns the colour wheel by a fraction of it; images without colour stay as they are."""
     if images.shape[1] != 3:
         return images
     red, green, blue = (images / 255).unbind(1)

@@ -1,4 +1,4 @@
-"""One description of everything that happens to a training picture."""
+"""One description of everything that happens to a training image."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -15,19 +15,19 @@ EraseFill = Literal["const", "pixel"]
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentConfig:
-    """What happens to a training picture, in this order; the defaults do nothing.
+    """What happens to a training image, in this order; the defaults do nothing.
 
     Attributes:
         padding: Padded crop: black pixels added on each side before a random window is cut out.
         resized_crop: Random resized crop instead: least and largest area, as a fraction.
         aspect: Its least and largest width over height.
-        resize_interpolation: Of resized_crop; "random" draws bilinear or bicubic a picture.
+        resize_interpolation: Of resized_crop; "random" draws bilinear or bicubic an image.
         flip: Probability of changing left and right.
         vertical_flip: Probability of changing top and bottom.
         policy: RandAugment, TrivialAugment or one of AutoAugment's three.
         magnitude: RandAugment's level, from 0 to 10.
         magnitude_std: Its standard deviation.
-        layers: Operations that RandAugment chooses for a picture, each applied half the time.
+        layers: Operations that RandAugment chooses for an image, each applied half the time.
         interpolation: Of the policy's shears, rotations and translations.
         fill: The colour that they move in.
         erasing: Probability of erasing a rectangle.
@@ -38,7 +38,7 @@ class AugmentConfig:
         cutmix: CutMix's α; 0 switches it off.
         mix_probability: How often a batch (or pair) is mixed.
         cutmix_share: How often that is CutMix where both are on.
-        mix_per: Whether the whole batch shares one λ and box, or the two pictures of a pair.
+        mix_per: Whether the whole batch shares one λ and box, or the two images of a pair.
         mix_group: Size of the groups of neighbours inside which partners are drawn; every
             process's part of a batch must be made of whole groups.
         smoothing: Label smoothing.
@@ -115,11 +115,11 @@ class AugmentConfig:
 
     @property
     def mixed(self) -> bool:
-        """Whether pictures are mixed at all."""
+        """Whether images are mixed at all."""
         return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)
 
     def make_policy(self, size: Size) -> Policy | None:
-        """The policy for pictures of that height and width."""
+        """The policy for images of that height and width."""
         if self.policy == "none":
             return None
         if self.policy == "rand":
@@ -156,7 +156,7 @@ _COMPACT = AugmentConfig(
     smoothing=0.1,
 )
 
-#: What the papers' recipes do to pictures. (The SPT reference flips digits too.)
+#: What the papers' recipes do to images. (The SPT reference flips digits too.)
 PRESETS: dict[str, AugmentConfig] = {
     "none": AugmentConfig(),
     "spt_cifar": replace(_SPT, policy="auto_cifar10"),

@@ -1,4 +1,4 @@
-"""Where pixels come from: flip, padded crop, resized crop and affine maps, picture by picture."""
+"""Where pixels come from: flip, padded crop, resized crop and affine maps, image by image."""
 
 from typing import Literal
 
@@ -28,10 +28,10 @@ def crop(
     mirrored: Bool[Tensor, " B"],
     upturned: Bool[Tensor, " B"],
 ) -> UInt8[Tensor, "B C h w"]:
-    """Cuts a window out of each picture, black outside the frame, and flips it.
+    """Cuts a window out of each image, black outside the frame, and flips it.
 
     Args:
-        top: First row of the window; negative in the padding above the picture.
+        top: First row of the window; negative in the padding above the image.
         left: First column of the window.
         size: Height and width of the windows.
         mirrored: Whether left and right change places.
@@ -95,9 +95,9 @@ def resized_crop(
     mirrored: Bool[Tensor, " B"],
     upturned: Bool[Tensor, " B"],
 ) -> UInt8[Tensor, "B C h w"]:
-    """Cuts a rectangle out of each picture, resizes it (antialiased) and flips it.
+    """Cuts a rectangle out of each image, resizes it (antialiased) and flips it.
 
-    Two small matrices for each picture do it all; between them the values are rounded to bytes,
+    Two small matrices for each image do it all; between them the values are rounded to bytes,
     as in torchvision and Pillow.
 
     Args:
@@ -121,7 +121,7 @@ def affine_matrix(
     scale: Float[Tensor, " B"],
     shear: Float[Tensor, "B 2"],
 ) -> Float[Tensor, "B 2 3"]:
-    """The map from an output pixel to its source, both as (x, y) from the picture's centre.
+    """The map from an output pixel to its source, both as (x, y) from the image's centre.
 
     Args:
         angle: Clockwise rotation in degrees.
@@ -181,16 +181,16 @@ def affine(
     interpolation: Interpolation = "nearest",
     cubic: Bool[Tensor, " B"] | None = None,
 ) -> Float[Tensor, "B C H W"]:
-    """Moves each picture by its own map; gives whole numbers, which bicubic ones may overshoot.
+    """Moves each image by its own map; gives whole numbers, which bicubic ones may overshoot.
 
-    Every picture lies on an endless ground of the fill colour, with which its edge blends.
+    Every image lies on an endless ground of the fill colour, with which its edge blends.
     (Pillow cuts a hard edge.)
 
     Args:
         matrix: From `affine_matrix`.
         fill: The colour that moves in.
         interpolation: "random" leaves the choice of bilinear or bicubic to `cubic`.
-        cubic: Which pictures are interpolated bicubically.
+        cubic: Which images are interpolated bicubically.
     """
     channels, height, width = images.shape[1:]
     x = torch.arange(width, device=images.device) + (0.5 - width / 2)

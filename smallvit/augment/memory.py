@@ -6,7 +6,7 @@ from torch import Tensor
 def written(x: Tensor) -> Tensor:
     """The same tensor, which a compiler may not merge into those who read it.
 
-    A pixel of a moved picture reads many pixels of the one before: merged, each of them would be
+    A pixel of a moved image reads many pixels of the one before: merged, each of them would be
     worked out again for every reader. Changing strides needs memory to change them on.
     """
     x = x.contiguous()

@@ -1,7 +1,7 @@
 """Mixup and CutMix with soft targets.
 
 Partners are drawn inside fixed groups of the global batch, so that a process, or one pass of an
-accumulated step, that holds whole groups needs nobody else's pictures.
+accumulated step, that holds whole groups needs nobody else's images.
 """
 
 from typing import Literal, NamedTuple
@@ -18,7 +18,7 @@ from smallvit.augment.randomness import whole
 Per = Literal["batch", "pair"]
 
 _QUANTILES = 1024
-#: Uniform numbers that `draw_mix` takes for one picture.
+#: Uniform numbers that `draw_mix` takes for one image.
 MIX_DRAWS = 6
 
 
@@ -53,11 +53,11 @@ def soft_targets(
 
 
 class Mix(NamedTuple):
-    """How each picture is mixed.
+    """How each image is mixed.
 
     Attributes:
-        partner: Row of the picture that is mixed in.
-        share: How much of the label the picture keeps.
+        partner: Row of the image that is mixed in.
+        share: How much of the label the image keeps.
         weight: How much it keeps of its pixels: its share (Mixup), or 1 (CutMix).
         box: The rectangle taken from the partner; empty for Mixup.
     """
@@ -71,9 +71,9 @@ class Mix(NamedTuple):
 def draw_partner(
     uniforms: Float[Tensor, " B"], positions: Int64[Tensor, " B"], group: int
 ) -> Int64[Tensor, " B"]:
-    """Rows of the partners: each group is reflected about a point that its first picture draws.
+    """Rows of the partners: each group is reflected about a point that its first image draws.
 
-    Odd reflections of an even number of pictures pair all of them and leave none alone.
+    Odd reflections of an even number of images pair all of them and leave none alone.
     """
     rows = torch.arange(len(positions), device=positions.device)
     place = positions % group
@@ -84,7 +84,7 @@ def draw_partner(
 def cut_box(
     share: Float[Tensor, " B"], y: Float[Tensor, " B"], x: Float[Tensor, " B"], size: Size
 ) -> Box:
-    """CutMix's rectangle: of the picture's shape, 1 − share of its area, clipped at the edge.
+    """CutMix's rectangle: of the image's shape, 1 − share of its area, clipped at the edge.
 
     Args:
         y: Uniform number that places its centre from top to bottom.
@@ -105,7 +105,7 @@ def _check_groups(positions: Int64[Tensor, " B"], group: int) -> None:
     """Refuses a batch that is not made of whole groups."""
     if len(positions) % group:
         raise ValueError(
-            f"a batch of {len(positions)} pictures does not divide into mixing groups of {group}; "
+            f"a batch of {len(positions)} images does not divide into mixing groups of {group}; "
             "choose a batch size that does, or another mix_group"
         )
     # Elsewhere the question would stall the device or break the graph.
@@ -113,7 +113,7 @@ def _check_groups(positions: Int64[Tensor, " B"], group: int) -> None:
         first = int(positions[0])
         if first % group:
             raise ValueError(
-                f"the first picture has position {first}, in the middle of a mixing group of "
+                f"the first image has position {first}, in the middle of a mixing group of "
                 f"{group}; give each process whole groups, or choose another mix_group"
             )
 
@@ -133,14 +133,14 @@ def draw_mix(
     """Partners, kinds and shares.
 
     Args:
-        uniforms: `MIX_DRAWS` numbers of each picture.
+        uniforms: `MIX_DRAWS` numbers of each image.
         shared: As many of the whole batch.
         positions: Of whole groups, in order.
         quantiles: `beta_quantiles` of Mixup and of CutMix; None switches that kind off.
         probability: How often a batch (or pair) is mixed at all.
         cutmix_share: How often that is CutMix where both kinds are on.
-        per: Whether the whole batch shares its numbers, or the two pictures of a pair.
-        group: Pictures in a group.
+        per: Whether the whole batch shares its numbers, or the two images of a pair.
+        group: Images in a group.
     """
     _check_groups(positions, group)
     partner = draw_partner(uniforms[:, 0], positions, group)
@@ -159,7 +159,7 @@ def draw_mix(
         cut = kind < (cutmix_share if mixup is not None else 1)
         share = torch.where(cut, beta(amount, cutmix), share)
     share = torch.where(mixed < probability, share, 1)
-    # A share of 1 cuts an empty box: so pictures stay whole that are not to be cut.
+    # A share of 1 cuts an empty box: so images stay whole that are not to be cut.
     box = cut_box(torch.where(cut, share, 1), y, x, size)
     kept = 1 - box.height * box.width / (size[0] * size[1])
     shares = written(torch.stack([torch.where(cut, kept, share), torch.where(cut, 1, share)]))
@@ -167,12 +167,12 @@ def draw_mix(
 
 
 def mix_images(images: Float[Tensor, "B C H W"], mix: Mix) -> Float[Tensor, "B C H W"]:
-    """Pictures with their partners mixed in."""
+    """Images with their partners mixed in."""
     size = (images.shape[2], images.shape[3])
     weight = torch.where(inside(mix.box, size), 0, mix.weight[:, None, None, None])
     return images.index_select(0, mix.partner).lerp_(images, weight)
 
 
 def mix_targets(targets: Float[Tensor, "B K"], mix: Mix) -> Float[Tensor, "B K"]:
-    """Targets in the same shares as the pictures."""
+    """Targets in the same shares as the images."""
     return torch.lerp(targets[mix.partner], targets, mix.share[:, None])

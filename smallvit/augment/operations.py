@@ -1,7 +1,7 @@
-"""The sixteen operations policies choose from, one choice and one argument a picture.
+"""The sixteen operations policies choose from, one choice and one argument an image.
 
 Every operation is one of three kinds: an affine map, a lookup table, or something to add. A
-picture passes through all three, with parameters that change nothing in the kinds it did not
+image passes through all three, with parameters that change nothing in the kinds it did not
 choose: so the whole batch goes through together, whatever was chosen, and nothing is selected.
 """
 
@@ -51,7 +51,7 @@ _GROUPS = (
 def _matrix(
     ops: Int64[Tensor, " B"], arguments: Float[Tensor, " B"], size: tuple[int, int]
 ) -> Float[Tensor, "B 2 3"]:
-    """Each picture's map; shears keep the top left corner, rotations the centre."""
+    """Each image's map; shears keep the top left corner, rotations the centre."""
     height, width = size
     along, down, right, low, degrees = (_argument(name, ops, arguments, 0.0) for name in _MAPS)
     turn = torch.deg2rad(degrees)
@@ -78,7 +78,7 @@ def operate(
     interpolation: Interpolation = "nearest",
     cubic: Bool[Tensor, " B"] | None = None,
 ) -> UInt8[Tensor, "B C H W"]:
-    """Applies to each picture its own operation.
+    """Applies to each image its own operation.
 
     Args:
         ops: Places in `OPERATIONS`.

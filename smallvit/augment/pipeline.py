@@ -1,4 +1,4 @@
-"""The whole of augmentation: bytes and labels in, normalised pictures and soft targets out."""
+"""The whole of augmentation: bytes and labels in, normalised images and soft targets out."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,14 +25,14 @@ from smallvit.augment.policies import PolicyTable, draw_policy, policy_table
 from smallvit.augment.randomness import normal, uniform, whole
 
 # The position whose numbers the whole batch shares, and the step before all others; neither is
-# ever a picture's.
+# ever an image's.
 _EVERYONE = 2**32 - 1
 _BEFORE = 2**63 - 1
 _NOISES = 2**18
 
 
 class Draws(NamedTuple):
-    """The uniform numbers of each picture, by what they are for.
+    """The uniform numbers of each image, by what they are for.
 
     Every purpose has its own columns whether it is used or not, so that switching one part off
     leaves what the others draw as it was.
@@ -53,7 +53,7 @@ class Augmentation(nn.Module):
 
     Args:
         config: What to do.
-        image_size: Height and width of the pictures that come out.
+        image_size: Height and width of the images that come out.
         mean: The training data's mean of each channel, on a scale of 0 to 1.
         std: Its standard deviation of each channel.
         num_classes: Width of the targets.
@@ -115,12 +115,12 @@ class Augmentation(nn.Module):
 
         Args:
             step: Number of the training step; a tensor, so that it is not compiled in.
-            positions: Each picture's place in the global batch: consecutive, and with mixing made
+            positions: Each image's place in the global batch: consecutive, and with mixing made
                 of whole groups, so that the first is a multiple of `mix_group`.
         """
         config = self.config
         draws, shared = self.draw(step, positions)
-        x = self._erase(normalise(self._picture(images, draws), self.mean, self.std), draws)
+        x = self._erase(normalise(self._transform(images, draws), self.mean, self.std), draws)
         targets = soft_targets(labels, self.num_classes, config.smoothing)
         if not config.mixed:
             return x, targets
@@ -137,17 +137,17 @@ class Augmentation(nn.Module):
         )
         return mix_images(written(x), mix), mix_targets(targets, mix)
 
-    def pictures(
+    def transform(
         self,
         images: UInt8[Tensor, "B C H W"],
         step: Int64[Tensor, ""],
         positions: Int64[Tensor, " B"],
     ) -> UInt8[Tensor, "B C h w"]:
         """The part to look at: crop, flip and policy, without erasing and mixing."""
-        return self._picture(images, self.draw(step, positions)[0])
+        return self._transform(images, self.draw(step, positions)[0])
 
     def draw(self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]) -> tuple[Draws, Draws]:
-        """All random numbers of a step: each picture's, and one row for the whole batch."""
+        """All random numbers of a step: each image's, and one row for the whole batch."""
         columns = [2, BOX_DRAWS + 1, BOX_DRAWS + 2, MIX_DRAWS]
         columns.append(self.policy.draws if self.policy else 0)
         everyone = torch.cat([positions, torch.full_like(positions[:1], _EVERYONE)])
@@ -155,7 +155,7 @@ class Augmentation(nn.Module):
         parts = torch.split(uniforms, columns, 1)
         return Draws(*(part[:-1] for part in parts)), Draws(*(part[-1:] for part in parts))
 
-    def _picture(self, images: Tensor, draws: Draws) -> Tensor:
+    def _transform(self, images: Tensor, draws: Draws) -> Tensor:
         """Crop, flip and policy."""
         x = self._frame(images, draws)
         if self.policy is None:
@@ -183,7 +183,7 @@ class Augmentation(nn.Module):
         channels = len(self.mean)
         if images.shape[1] != channels:
             raise ValueError(
-                f"expected pictures of {channels} channels, as the mean has, and got a batch "
+                f"expected images of {channels} channels, as the mean has, and got a batch "
                 f"shaped {tuple(images.shape)}"
             )
         flips = {
@@ -197,14 +197,14 @@ class Augmentation(nn.Module):
         room = [side + 2 * config.padding - target for side, target in zip(old, new, strict=True)]
         if min(room) < 0 or (old != new and not config.padding):
             raise ValueError(
-                f"pictures of {old[0]}×{old[1]} with padding {config.padding} do not give windows "
+                f"images of {old[0]}×{old[1]} with padding {config.padding} do not give windows "
                 f"of {new[0]}×{new[1]}; pad more, use resized_crop, or resize them beforehand"
             )
         top, left = (whole(draws.crop[:, i], room[i] + 1) - config.padding for i in range(2))
         return crop(images, top, left, new, **flips)
 
     def _erase(self, x: Tensor, draws: Draws) -> Tensor:
-        """Wipes a rectangle out of some pictures."""
+        """Wipes a rectangle out of some images."""
         config = self.config
         if not config.erasing:
             return x
@@ -219,7 +219,7 @@ class Augmentation(nn.Module):
 
 
 def _make_noise(seed: int, count: int) -> Float[Tensor, " length"]:
-    """A long strip of normal noise; each erased picture gets a window of `count` numbers."""
+    """A long strip of normal noise; each erased image gets a window of `count` numbers."""
     position = torch.zeros(1, dtype=torch.int64)
     draws = uniform(torch.tensor(seed), torch.tensor(_BEFORE), position, _NOISES + count)
     return normal(draws[0])

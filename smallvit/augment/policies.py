@@ -1,6 +1,6 @@
-"""Which operation each picture gets: RandAugment, AutoAugment and TrivialAugment as tables.
+"""Which operation each image gets: RandAugment, AutoAugment and TrivialAugment as tables.
 
-A policy is a list of rows; a picture draws a row and applies the row's operations in turn, each
+A policy is a list of rows; an image draws a row and applies the row's operations in turn, each
 with its own probability. The argument of an operation is base ± reach · level.
 """
 
@@ -43,7 +43,7 @@ class Policy:
 
     Attributes:
         rows: All equally likely, all of the same length.
-        rounds: How many rows a picture draws, with replacement.
+        rounds: How many rows an image draws, with replacement.
         level: Mean of the level.
         level_std: Its standard deviation; levels are clipped to [0, level_max].
         level_max: The highest level.
@@ -57,13 +57,13 @@ class Policy:
 
     @property
     def among(self) -> tuple[frozenset[str], ...]:
-        """For each operation a picture passes through: which ones can occur there."""
+        """For each operation an image passes through: which ones can occur there."""
         columns = zip(*self.rows, strict=True)
         return self.rounds * tuple(frozenset(c.op for c in column) for column in columns)
 
     @property
     def draws(self) -> int:
-        """Uniform numbers that `draw_policy` takes for one picture."""
+        """Uniform numbers that `draw_policy` takes for one image."""
         return self.rounds * (1 + 4 * len(self.rows[0]))
 
 
@@ -90,7 +90,7 @@ def policy_table(policy: Policy) -> PolicyTable:
 
 
 class Drawn(NamedTuple):
-    """What each picture passes through, in order."""
+    """What each image passes through, in order."""
 
     ops: Int64[Tensor, "B L"]
     arguments: Float[Tensor, "B L"]
@@ -98,7 +98,7 @@ class Drawn(NamedTuple):
 
 
 def draw_policy(policy: Policy, table: PolicyTable, uniforms: Float[Tensor, "B draws"]) -> Drawn:
-    """Operations and arguments for each picture; "identity" where an operation is passed over."""
+    """Operations and arguments for each image; "identity" where an operation is passed over."""
     rounds, columns = policy.rounds, len(policy.rows[0])
     rows = whole(uniforms[:, :rounds], len(policy.rows))
     rest = uniforms[:, rounds:].reshape(-1, 4, rounds * columns)

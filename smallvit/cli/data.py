@@ -25,11 +25,11 @@ Augment = Literal[
 def audit(
     data: Data,
     image_size: Annotated[
-        int | None, typer.Option(help="Side of the pictures the model sees; chosen if left out.")
+        int | None, typer.Option(help="Side of the images the model sees; chosen if left out.")
     ] = None,
     fit: Annotated[
         Literal["letterbox", "stretch", "crop"],
-        typer.Option(help="How pictures of other shapes come to that size."),
+        typer.Option(help="How images of other shapes come to that size."),
     ] = "letterbox",
     val: Annotated[
         float | None, typer.Option(help="Share held out for validation; 0 for none.")
@@ -39,13 +39,13 @@ def audit(
     root: Annotated[Path | None, typer.Option(help="Where named datasets lie.")] = None,
     download: Annotated[bool, typer.Option(help="Fetch a named dataset that is missing.")] = False,
     allow_leaks: Annotated[
-        bool, typer.Option(help="Pictures that stand in two splits are no error.")
+        bool, typer.Option(help="Images that stand in two splits are no error.")
     ] = False,
     allow_conflicts: Annotated[
-        bool, typer.Option(help="Equal pictures of different classes are no error.")
+        bool, typer.Option(help="Equal images of different classes are no error.")
     ] = False,
     allow_unreadable: Annotated[
-        bool, typer.Option(help="Pictures that cannot be read are no error.")
+        bool, typer.Option(help="Images that cannot be read are no error.")
     ] = False,
     allow_case: Annotated[
         bool, typer.Option(help="Classes that differ only in case are no error.")
@@ -107,7 +107,7 @@ def audit(
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
 ) -> None:
-    """List the decoded pictures kept on disk, or remove them."""
+    """List the decoded images kept on disk, or remove them."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -118,7 +118,7 @@ def cache(
         typer.echo(f"freed {store.clear() / 1e6:,.1f} MB in {store.directory()}")
         return
     entries = store.entries()
-    table = Table("source", "split", "pictures", "size", "fit", "MB", box=None, pad_edge=False)
+    table = Table("source", "split", "images", "size", "fit", "MB", box=None, pad_edge=False)
     for entry in entries:
         about = entry.about
         count, _, height, width = about.get("shape", ("?", "", "?", "?"))
@@ -148,4 +148,4 @@ def _augmenter(
     augmentation = Augmentation(
         config, image_size=dataset.image_size, mean=mean, std=std, num_classes=classes
     )
-    return lambda images, positions: augmentation.pictures(images, torch.tensor(0), positions)
+    return lambda images, positions: augmentation.transform(images, torch.tensor(0), positions)

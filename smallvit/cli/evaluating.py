@@ -26,14 +26,14 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DATA]", help="Other pictures of the same classes; the run's own if left out."
+            metavar="[DATA]", help="Other images of the same classes; the run's own if left out."
         ),
     ] = None,
     split: Annotated[
-        Literal["train", "val", "test"], typer.Option(help="Which pictures.")
+        Literal["train", "val", "test"], typer.Option(help="Which images.")
     ] = "test",
     flip: Annotated[
-        bool, typer.Option("--flip", help="Ask for the mirror image of each picture too.")
+        bool, typer.Option("--flip", help="Ask for the mirror image of each image too.")
     ] = False,
     json: Annotated[
         Path | None, typer.Option(help="Write all numbers to this file as JSON; - prints them.")
@@ -79,13 +79,13 @@ def describe(found: "Evaluation") -> str:
     if len(present) > 2:
         lines += ["", "worst classes (recall)"]
         lines += [
-            f"  {row.recall.percent}  {shown(row.name)}, {row.support:,} pictures" for row in worst
+            f"  {row.recall.percent}  {shown(row.name)}, {row.support:,} images" for row in worst
         ]
     confused = largest_confusions(found, _CONFUSED)
     if confused:
         lines += ["", "largest confusions"]
         lines += [
-            f"  {pair.pictures:,} of {pair.support:,} {shown(pair.truth)} taken for "
+            f"  {pair.images:,} of {pair.support:,} {shown(pair.truth)} taken for "
             f"{shown(pair.answer)}"
             for pair in confused
         ]

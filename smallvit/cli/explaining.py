@@ -12,7 +12,7 @@ from smallvit.cli.app import app, refusal
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGES…", help="Pictures, or folders of pictures.")
+        list[Path], typer.Argument(metavar="IMAGES…", help="Images, or folders of images.")
     ],
     out: Annotated[Path, typer.Option(help="The folder for the sheets.")] = Path("explained"),
     class_: Annotated[
@@ -23,9 +23,9 @@ def explain(
         str, typer.Option(help="auto, cpu, cuda or mps; auto is a GPU if there is one.")
     ] = "auto",
 ) -> None:
-    """Show where a model looks: attention and class evidence, laid over each picture.
+    """Show where a model looks: attention and class evidence, laid over each image.
 
-    Writes a PNG for each picture. Pictures that cannot be read are named; it is an
+    Writes a PNG for each image. Images that cannot be read are named; it is an
     error only if there is no other.
     """
     from smallvit.data.items import shown
@@ -46,4 +46,4 @@ def explain(
         answer = f"{shown(each.answer)}, {each.probability:.1%}"
         typer.echo(f"{shown(each.path)}: {answer} → {shown(each.sheet or '')}")
     if not some:
-        raise refusal("no picture could be read")
+        raise refusal("no image could be read")

@@ -13,7 +13,7 @@ def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run folder.")],
     format: Annotated[
         Literal["onnx", "pt2", "safetensors", "timm"],
-        typer.Option(help="onnx and pt2 take decoded pictures of any size; timm is a folder."),
+        typer.Option(help="onnx and pt2 take decoded images of any size; timm is a folder."),
     ] = "onnx",
     out: Annotated[
         Path | None,
@@ -21,11 +21,11 @@ def export(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
-    """Write a trained model for other programs, checked against the run on real pictures."""
+    """Write a trained model for other programs, checked against the run on real images."""
     from smallvit.exporting import export as write
 
     path = write(run, out, format=format, force=force)
     typer.echo(f"wrote {path}")
     script = path.with_suffix(".py")
     if format == "onnx" and script.exists():
-        typer.echo(f"and {script}, which uses it: python {script} PICTURE…")
+        typer.echo(f"and {script}, which uses it: python {script} IMAGE…")

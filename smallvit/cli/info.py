@@ -64,7 +64,7 @@ def _lines(card: "Card") -> dict[str, str]:
         "model": str(card.model.get("name")) + (f", {many:,} parameters" if many else ""),
         "data": str(data.get("source") or "unknown") + (f": {counts}" if counts else ""),
         "classes": f"{len(card.classes):,}: {named}",
-        "pictures": "{}×{}, {}, {}".format(*card.image_size, kind, card.fit),
+        "images": "{}×{}, {}, {}".format(*card.image_size, kind, card.fit),
         "accuracy": "not measured",
         "temperature": f"{card.temperature:.4g}",
     }

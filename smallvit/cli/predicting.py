@@ -19,7 +19,7 @@ def predict(
         list[str],
         typer.Argument(
             metavar="PATHS…",
-            help="Pictures, folders of them at any depth, patterns, and - for a list on standard "
+            help="Images, folders of them at any depth, patterns, and - for a list on standard "
             "input, a path a line.",
         ),
     ],
@@ -29,10 +29,10 @@ def predict(
     ] = None,
     top: Annotated[int, typer.Option(help="How many classes to name.")] = 5,
     flip: Annotated[bool, typer.Option(help="Ask for the mirror image too.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Pictures at a time.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 32,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
 ) -> None:
-    """Name the classes of pictures, with calibrated probabilities.
+    """Name the classes of images, with calibrated probabilities.
 
     Files that cannot be read become rows with an error. Exits with 1 if there is no other row.
     """

@@ -19,14 +19,14 @@ def serve(
     port: Annotated[int, typer.Option(help="0 takes any that is free.")] = 8000,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     max_mb: Annotated[float, typer.Option(help="Megabytes of an upload.")] = 10,
-    max_pixels: Annotated[int, typer.Option(help="Pixels of a picture.")] = 50_000_000,
-    queue: Annotated[int, typer.Option(help="Pictures that may wait for the model.")] = 16,
+    max_pixels: Annotated[int, typer.Option(help="Pixels of an image.")] = 50_000_000,
+    queue: Annotated[int, typer.Option(help="Images that may wait for the model.")] = 16,
     requests: Annotated[int, typer.Option(help="Predictions at once, uploads included.")] = 64,
     seconds: Annotated[float, typer.Option(help="Time for a request.")] = 30,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on.
 
-    POST /predict takes a picture; GET /healthz, /metrics and /openapi.json tell the
+    POST /predict takes an image; GET /healthz, /metrics and /openapi.json tell the
     rest. Stop it with Ctrl+C.
     """
     from smallvit.server import Limits

@@ -80,12 +80,12 @@ def train(
         Literal["auto", "spt-lsa", "compact", "drloc"],
         typer.Option(help="Who decides what is not said: the data, or a paper."),
     ] = "auto",
-    epochs: Annotated[float | None, typer.Option(help="Passes over the training pictures.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the training images.")] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Time for the whole command, instead of epochs.")
     ] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="Side of the pictures the model sees.")
+        int | None, typer.Option(help="Side of the images the model sees.")
     ] = None,
     pretrained: Annotated[
         str | None,
@@ -119,7 +119,7 @@ def train(
     ] = None,
     fit: Annotated[
         Literal["letterbox", "stretch", "crop"],
-        typer.Option(help="How pictures of other shapes come to that size."),
+        typer.Option(help="How images of other shapes come to that size."),
     ] = "letterbox",
     val: Annotated[float | None, typer.Option(help="Share held out for validation.")] = None,
     test: Annotated[float | None, typer.Option(help="Share held out for the test.")] = None,
@@ -137,7 +137,7 @@ def train(
     ] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases.")] = False,
 ) -> None:
-    """Train a model on your pictures, and say honestly how good it is.
+    """Train a model on your images, and say honestly how good it is.
 
     On several GPUs: torchrun --nproc-per-node=N -m smallvit train ...
     """
@@ -192,12 +192,12 @@ def demo(
         Path | None, typer.Option(help="The run folder; by default runs/fashion-mini-<model>-<n>.")
     ] = None,
 ) -> None:
-    """Train on the pictures that come with smallvit: two minutes on two CPU cores."""
+    """Train on the images that come with smallvit: two minutes on two CPU cores."""
     from smallvit.recipes import demo as demo_config
     from smallvit.reporting import report
     from smallvit.training import train as run_training
 
-    typer.echo("5,000 pictures of clothes, ten classes, 28×28 pixels: training a small transformer")
+    typer.echo("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
     run = run_training(demo_config(), out=out, command="smallvit demo", started=_STARTED)
     _tell(run, reported=True)
     typer.echo(f"report {report([run.folder])}")

@@ -1,8 +1,8 @@
 """From files to batches: sources, splits, audit, cache and loader.
 
-`load_data` finds pictures whatever form they have, `audit` says what is wrong with them, `preview`
+`load_data` finds images whatever form they have, `audit` says what is wrong with them, `preview`
 shows what a model will see, and a `Loader` gives out batches. Names load on first use: what decodes
-and fits pictures needs no PyTorch.
+and fits images needs no PyTorch.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from smallvit.data.fit import FILL, Fit, fit_image
     from smallvit.data.items import Items
     from smallvit.data.loader import Batch, Loader
-    from smallvit.data.pictures import UnreadableError, read_image, to_channels
+    from smallvit.data.images import UnreadableError, read_image, to_channels
     from smallvit.data.previews import preview
     from smallvit.data.tensors import fit_tensor
 
@@ -26,7 +26,7 @@ _HOMES = {
     "fit": ("FILL", "Fit", "fit_image"),
     "items": ("Items",),
     "loader": ("Batch", "Loader"),
-    "pictures": ("UnreadableError", "read_image", "to_channels"),
+    "images": ("UnreadableError", "read_image", "to_channels"),
     "previews": ("preview",),
     "tensors": ("fit_tensor",),
 }

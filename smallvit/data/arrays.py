@@ -1,4 +1,4 @@
-""".npz files of decoded pictures, and folders of train.npz, val.npz and test.npz."""
+""".npz files of decoded images, and folders of train.npz, val.npz and test.npz."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def split_files(folder: Path) -> dict[str, Path]:
 
 
 def read_arrays(path: Path) -> Found:
-    """Finds the pictures of a .npz file, or of a folder of one for each split."""
+    """Finds the images of a .npz file, or of a folder of one for each split."""
     if path.is_dir():
         parts = {split: _read(file) for split, file in split_files(path).items()}
         parts = {split: parts[split] for split in SPLITS if split in parts}
@@ -32,7 +32,7 @@ def read_arrays(path: Path) -> Found:
     for split, part in parts.items():
         if part["images"].shape[1:] != first["images"].shape[1:]:
             raise ValueError(
-                f"the pictures of {shown(path)}: {split} are shaped {part['images'].shape[1:]}, "
+                f"the images of {shown(path)}: {split} are shaped {part['images'].shape[1:]}, "
                 f"others {first['images'].shape[1:]}: bring them to one shape"
             )
     names = [part["classes"] for part in parts.values() if part["classes"] is not None]
@@ -47,7 +47,7 @@ def read_arrays(path: Path) -> Found:
         for given in (part["split"] or [""] * len(part["images"]))
     ]
     return Found(
-        pictures=np.concatenate([part["images"] for part in parts.values()])
+        images=np.concatenate([part["images"] for part in parts.values()])
         if len(parts) > 1
         else first["images"],
         names=[

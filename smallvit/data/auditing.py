@@ -26,7 +26,7 @@ class Audit:
 
     Attributes:
         source: What was audited.
-        counts: Pictures of each class, by split.
+        counts: Images of each class, by split.
         sizes: Smallest, median and largest height, width and aspect (width / height).
         findings: Errors first.
     """
@@ -38,7 +38,7 @@ class Audit:
 
     @property
     def flips_matter(self) -> bool:
-        """Whether a mirrored picture may belong to another class."""
+        """Whether a mirrored image may belong to another class."""
         return any(finding.code == "flip" for finding in self.findings)
 
     def errors(self, allow: Collection[str] = ()) -> list[Finding]:
@@ -70,8 +70,8 @@ def audit(dataset: Dataset, *, patch_size: int = 4) -> Audit:
     """Looks for everything that makes results worse, or better than they are.
 
     Args:
-        dataset: From `load_data`, whose survey of the pictures this rests on.
-        patch_size: Pictures smaller than this are reported.
+        dataset: From `load_data`, whose survey of the images this rests on.
+        patch_size: Images smaller than this are reported.
     """
     view = View(dataset, patch_size)
     findings = [finding for check in CHECKS for finding in check(view)]

@@ -1,4 +1,4 @@
-"""Decoded pictures on disk: uint8 files that are mapped into memory, found by their content.
+"""Decoded images on disk: uint8 files that are mapped into memory, found by their content.
 
 An entry appears under its name only when it is whole: it is written beside it with ordinary writes
 into space reserved first, flushed, and renamed. So a full disk is an error with a sentence (a
@@ -90,7 +90,7 @@ def stored(
     Args:
         key: A hash of everything the pixels depend on.
         shape: Of the whole entry.
-        rows: Makes the pictures one after the other.
+        rows: Makes the images one after the other.
         about: What to tell of it in the list of entries.
 
     Raises:
@@ -128,7 +128,7 @@ def _write(
         with atomic(path.with_suffix(".json")) as notes:
             notes.write(json.dumps({**about, "shape": shape}).encode())
     seconds = time.perf_counter() - started
-    logger.info("decoded %d pictures in %.1f s into %s", shape[0], seconds, path)
+    logger.info("decoded %d images in %.1f s into %s", shape[0], seconds, path)
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def _reserve(file: IO[bytes], size: int) -> None:
 def _full(folder: Path, needed: int) -> str:
     free = shutil.disk_usage(folder).free
     return (
-        f"no space for the decoded pictures: {needed / 1e6:,.0f} MB are needed in {folder} and "
+        f"no space for the decoded images: {needed / 1e6:,.0f} MB are needed in {folder} and "
         f"{free / 1e6:,.0f} MB are free. Set SMALLVIT_CACHE to a folder on a larger disk, choose "
         "a smaller image_size, or remove old entries with `smallvit cache --clear`"
     )

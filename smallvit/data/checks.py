@@ -8,7 +8,7 @@ import numpy as np
 
 from smallvit.data.findings import Finding, Level, View
 from smallvit.data.items import counted, folded, some
-from smallvit.data.pictures import UnreadableError, as_array
+from smallvit.data.images import UnreadableError, as_array
 from smallvit.data.similar import flip_loss
 
 _IMBALANCE = 10
@@ -44,8 +44,8 @@ def _channels(view: View) -> Iterator[Finding]:
         yield Finding(
             level="error",
             code="channels",
-            message=f"not all pictures have {wanted} channels, {len(items):,} are of another kind: "
-            f"{_examples(items)}. Keep pictures of one kind in a dataset.",
+            message=f"not all images have {wanted} channels, {len(items):,} are of another kind: "
+            f"{_examples(items)}. Keep images of one kind in a dataset.",
             items=items,
         )
 
@@ -62,7 +62,7 @@ def _leaks(view: View) -> Iterator[Finding]:
         yield Finding(
             level=level,
             code="leaks",
-            message=f"{counted(len(items), 'picture stands', 'pictures stand')} in more than one "
+            message=f"{counted(len(items), 'image stands', 'images stand')} in more than one "
             f"split, so that a model is tested on what it has seen: {_examples(items)}. {todo}",
             items=items,
         )
@@ -71,9 +71,9 @@ def _leaks(view: View) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             code="near-leaks",
-            message=f"{counted(len(items), 'pair')} of nearly identical pictures in "
+            message=f"{counted(len(items), 'pair')} of nearly identical images in "
             f"different splits: {_examples(items)}. Scores on them flatter the model; look at "
-            "them, and keep pictures of one scene or series in one split.",
+            "them, and keep images of one scene or series in one split.",
             items=items,
         )
 
@@ -89,7 +89,7 @@ def _conflicts(view: View) -> Iterator[Finding]:
             yield Finding(
                 level=level,
                 code="conflicts" if how == "identical" else "near-conflicts",
-                message=f"{counted(len(items), 'group')} of {how} pictures with different "
+                message=f"{counted(len(items), 'group')} of {how} images with different "
                 f"labels: {_examples(items)}. Decide which is right"
                 + (", or go on with --allow-conflicts." if level == "error" else "."),
                 items=items,
@@ -107,7 +107,7 @@ def _duplicates(view: View) -> Iterator[Finding]:
             yield Finding(
                 level="warning" if how == "identical" else "hint",
                 code=code,
-                message=f"{counted(len(items), 'group')} of {how} pictures within a split: "
+                message=f"{counted(len(items), 'group')} of {how} images within a split: "
                 f"{_examples(items)}. They count more than others; remove what is not meant.",
                 items=items,
             )
@@ -152,7 +152,7 @@ def _counts(view: View) -> Iterator[Finding]:
         yield Finding(
             level="error",
             code="empty-class",
-            message=f"{counted(len(empty), 'class has', 'classes have')} no training pictures: "
+            message=f"{counted(len(empty), 'class has', 'classes have')} no training images: "
             f"{_examples(empty)}. Add some, or remove the class from every split.",
             items=empty,
         )
@@ -164,9 +164,9 @@ def _counts(view: View) -> Iterator[Finding]:
             yield Finding(
                 level="warning",
                 code="too-few",
-                message=f"{counted(len(absent), 'class has', 'classes have')} no picture in "
+                message=f"{counted(len(absent), 'class has', 'classes have')} no image in "
                 f"{split}, too few to be divided or none given: {_examples(absent)}. Nothing can "
-                "be said of them there; add pictures.",
+                "be said of them there; add images.",
                 items=absent,
             )
     few = tuple((name,) for name, count in training.items() if 0 < count < _FEW)
@@ -175,7 +175,7 @@ def _counts(view: View) -> Iterator[Finding]:
             level="warning",
             code="few",
             message=f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW} training "
-            f"pictures: {_examples(few)}. Expect little of them.",
+            f"images: {_examples(few)}. Expect little of them.",
             items=few,
         )
     present = [count for count in training.values() if count]
@@ -185,13 +185,13 @@ def _counts(view: View) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             code="imbalance",
-            message=f"classes are out of balance: {large} has {max(present):,} training pictures "
+            message=f"classes are out of balance: {large} has {max(present):,} training images "
             f"and {name} {small:,}. Read balanced accuracy, and try class-balanced sampling.",
             items=((large, name),),
         )
 
 
-def _pictures(view: View) -> Iterator[Finding]:
+def _images(view: View) -> Iterator[Finding]:
     survey = view.survey
     flat = np.flatnonzero(survey.readable & (survey.contrast == 0)).tolist()
     longer, shorter = survey.sizes.max(axis=1), survey.sizes.min(axis=1)
@@ -228,12 +228,12 @@ def _pictures(view: View) -> Iterator[Finding]:
     for code, level, indices, what, todo in cases:
         if len(indices):
             items = view.titles(indices)
-            message = f"{counted(len(items), 'picture')} {what}: {_examples(items)}. {todo}"
+            message = f"{counted(len(items), 'image')} {what}: {_examples(items)}. {todo}"
             yield Finding(level=level, code=code, message=message, items=items)
 
 
 def _constant(view: View, index: int) -> bool:
-    """Whether a picture without coarse grey contrast has none in full colour either."""
+    """Whether an image without coarse grey contrast has none in full colour either."""
     split = str(view.split[index])
     start = int(np.flatnonzero(view.split == split)[0])
     items = view.dataset.splits[split]
@@ -253,7 +253,7 @@ def _flips(view: View) -> Iterator[Finding]:
         why = (
             "classes are called by single digits or letters"
             if signs
-            else f"a vote of nearest neighbours mistakes {loss:.0%} more of the pictures when they "
+            else f"a vote of nearest neighbours mistakes {loss:.0%} more of the images when they "
             "are mirrored"
         )
         yield Finding(
@@ -277,7 +277,7 @@ CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
     _classes,
     _counts,
     _duplicates,
-    _pictures,
+    _images,
     _flips,
     _notes,
 )

@@ -1,4 +1,4 @@
-"""`load_data`: from a specification to splits of pictures of one size."""
+"""`load_data`: from a specification to splits of images of one size."""
 
 import difflib
 import hashlib
@@ -17,7 +17,7 @@ from PIL import __version__ as pillow
 from smallvit.data import cache
 from smallvit.data.fit import FILL, Fit, Size, as_size, check_fit, fit_image
 from smallvit.data.items import SPLITS, Found, Items, class_order, counted, shown, some
-from smallvit.data.pictures import UnreadableError
+from smallvit.data.images import UnreadableError
 from smallvit.data.similar import families
 from smallvit.data.sources import find
 from smallvit.data.splits import assign, deal, hold_out
@@ -31,7 +31,7 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Pictures of known classes, in splits, at one size.
+    """Images of known classes, in splits, at one size.
 
     Nothing is decoded until `pixels` is asked for a split.
 
@@ -39,15 +39,15 @@ class Dataset:
         source: The specification as it was given.
         classes: Their names; labels are places in this list.
         splits: train, val and test, as far as there are any.
-        channels: Of every picture, once decoded.
+        channels: Of every image, once decoded.
         image_size: Height and width, once decoded.
-        fit: How pictures of other shapes come to that size.
+        fit: How images of other shapes come to that size.
         seed: Of the splits that were made.
         made: The shares of the splits that were made, by name; the others were given.
         named: Whether class names were given, and are not just numbers.
         official: Whether the splits are a published benchmark's.
         notes: What was left out or is odd, a sentence each.
-        dropped: Names of unreadable pictures that were left out because that was asked for.
+        dropped: Names of unreadable images that were left out because that was asked for.
     """
 
     source: str
@@ -68,7 +68,7 @@ class Dataset:
         check_fit(self.fit)
 
     def split(self, name: str) -> Items:
-        """The pictures of a split."""
+        """The images of a split."""
         if name not in self.splits:
             known = ", ".join(self.splits)
             raise ValueError(f"{shown(self.source)} has no {name} split, but {known}")
@@ -79,17 +79,17 @@ class Dataset:
         return self.split(split).labels
 
     def pixels(self, split: str, *, progress: bool = False) -> UInt8[np.ndarray, "N C H W"]:
-        """The decoded pictures of a split; from the cache, and into it the first time.
+        """The decoded images of a split; from the cache, and into it the first time.
 
         Raises:
             ValueError: Some cannot be read; all of them are named.
             OSError: The cache cannot be written.
         """
         items = self.split(split)
-        if not isinstance(items.pictures, tuple) and (
-            items.pictures.shape[1:] == (*self.image_size, self.channels)
+        if not isinstance(items.images, tuple) and (
+            items.images.shape[1:] == (*self.image_size, self.channels)
         ):
-            return np.ascontiguousarray(items.pictures.transpose(0, 3, 1, 2))
+            return np.ascontiguousarray(items.images.transpose(0, 3, 1, 2))
         return cache.stored(
             self._key(items),
             (len(items), self.channels, *self.image_size),
@@ -113,7 +113,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of classes, splits, labels and pictures, the same on every machine."""
+        """A hash of classes, splits, labels and images, the same on every machine."""
         key = hashlib.blake2b(repr(self.classes).encode(), digest_size=DIGEST)
         for name in SPLITS:
             if name in self.splits:
@@ -139,7 +139,7 @@ class Dataset:
         }
 
     def readable(self) -> "Dataset":
-        """The same without the pictures that cannot be read; `dropped` names them."""
+        """The same without the images that cannot be read; `dropped` names them."""
         splits = {
             name: items.select(np.flatnonzero(items.survey.readable))
             for name, items in self.splits.items()
@@ -150,9 +150,9 @@ class Dataset:
         return replace(self, splits=MappingProxyType(splits), dropped=(*self.dropped, *bad))
 
     def fold(self, number: int, folds: int, *, val: float = 0.0) -> "Dataset":
-        """One part of a cross-validation: a fold of the training pictures is the test split.
+        """One part of a cross-validation: a fold of the training images is the test split.
 
-        Every picture is tested in exactly one fold. Near duplicates stay together.
+        Every image is tested in exactly one fold. Near duplicates stay together.
 
         Args:
             number: Which fold is tested, from 0.
@@ -205,7 +205,7 @@ class Dataset:
                 yield result.transpose(2, 0, 1)
         if failed:
             raise ValueError(
-                f"{counted(len(failed), 'picture')} of the {split} split cannot be read: "
+                f"{counted(len(failed), 'image')} of the {split} split cannot be read: "
                 f"{some(failed)}. Replace or remove them, or leave them out with "
                 "`--allow-unreadable` (Dataset.readable())"
             )
@@ -225,7 +225,7 @@ def load_data(
     download: bool = False,
     progress: bool = False,
 ) -> Dataset:
-    """Finds pictures and labels, whatever form they have.
+    """Finds images and labels, whatever form they have.
 
     Args:
         spec: A folder of class folders, alone or below train/, val/ and test/ (any of them); a CSV
@@ -234,13 +234,13 @@ def load_data(
             name: fashion-mini, mnist, fashion-mnist, cifar10, cifar100, svhn, flowers102
             (flowers102:1020, :2040 or :6552), tiny-imagenet. A folder that has such a name is
             written ./name.
-        image_size: One number, or (height, width). None takes the pictures' own size if they share
+        image_size: One number, or (height, width). None takes the images' own size if they share
             one of at most 128, and else 64.
-        fit: How other shapes come to that size: the whole picture with bars (letterbox), the whole
-            picture squeezed (stretch), or its middle (crop).
-        channels: 1 or 3 to have all pictures grey or coloured; None follows the pictures.
+        fit: How other shapes come to that size: the whole image with bars (letterbox), the whole
+            image squeezed (stretch), or its middle (crop).
+        channels: 1 or 3 to have all images grey or coloured; None follows the images.
         classes: The only classes allowed, in this order: those of a trained model.
-        val: Share of the training pictures held out for validation where the source has no such
+        val: Share of the training images held out for validation where the source has no such
             split; 0 does without one, even if the source has it. None means a tenth.
         test: The same for the test split; None means a fifth.
         seed: Of the splits that are made.
@@ -256,12 +256,12 @@ def load_data(
     names = _classes(found, classes, spec)
     number = {name: i for i, name in enumerate(names)}
     survey = (
-        survey_files(found.pictures, progress=progress)
-        if isinstance(found.pictures, tuple)
-        else survey_array(found.pictures)
+        survey_files(found.images, progress=progress)
+        if isinstance(found.images, tuple)
+        else survey_array(found.images)
     )
     pool = Items(
-        pictures=found.pictures,
+        images=found.images,
         names=tuple(found.names),
         labels=np.array([number[label] for label in found.labels], np.int64),
         survey=survey,
@@ -310,7 +310,7 @@ def _classes(
 
 
 def _common_channels(survey: Survey) -> int:
-    """Those of the pictures; colour where grey and colour are mixed."""
+    """Those of the images; colour where grey and colour are mixed."""
     kinds = np.unique(survey.channels[survey.readable])
     if not len(kinds):
         return 3
@@ -318,7 +318,7 @@ def _common_channels(survey: Survey) -> int:
 
 
 def _common_size(survey: Survey) -> Size:
-    """The size all pictures share, if it is small; otherwise one that trains in reasonable time."""
+    """The size all images share, if it is small; otherwise one that trains in reasonable time."""
     sizes = np.unique(survey.sizes[survey.readable], axis=0)
     if len(sizes) == 1 and sizes.max() <= 128:
         return int(sizes[0, 0]), int(sizes[0, 1])

@@ -46,7 +46,7 @@ class View:
 
     @cached_property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Pictures of each class, by split."""
+        """Images of each class, by split."""
         classes = self.dataset.classes
         return {
             name: dict(
@@ -61,12 +61,12 @@ class View:
 
     @cached_property
     def copies(self) -> list[Int64[np.ndarray, " n"]]:
-        """Groups of identical pictures."""
+        """Groups of identical images."""
         return [group for group in self._by_content if len(group) > 1]
 
     @cached_property
     def near(self) -> list[Int64[np.ndarray, " 2"]]:
-        """Pairs of pictures that are nearly identical, one for each group of copies."""
+        """Pairs of images that are nearly identical, one for each group of copies."""
         first = np.array([group[0] for group in self._by_content], np.int64)
         return list(first[near_duplicates(self.survey.thumbs[first])])
 
@@ -79,11 +79,11 @@ class View:
         return [np.array(group, np.int64) for group in groups.values()]
 
     def title(self, index: int) -> str:
-        """A picture as messages name it."""
+        """An image as messages name it."""
         return f"{self.split[index]}: {shown(self.names[index])}"
 
     def titles(self, indices: Any) -> tuple[tuple[str, ...], ...]:
-        """One case a picture."""
+        """One case an image."""
         return tuple((self.title(int(i)),) for i in indices)
 
     def groups(self, groups: Any, *, labelled: bool = False) -> tuple[tuple[str, ...], ...]:

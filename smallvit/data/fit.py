@@ -1,6 +1,6 @@
-"""How a picture of any shape comes to the model's size: one definition of the pixels.
+"""How an image of any shape comes to the model's size: one definition of the pixels.
 
-`place` says which part of the picture is used, what size it is given and where it lies;
+`place` says which part of the image is used, what size it is given and where it lies;
 `fit_image` does it with Pillow for the cache, prediction and serving, with the antialiased triangle
 filter ("bilinear"); `fit_tensor`, in `smallvit.data.tensors`, gives the same bytes with PyTorch
 operations, so that an exported model can carry it. Importing this needs no PyTorch.
@@ -13,20 +13,20 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from smallvit.data.pictures import Decoded, as_array
+from smallvit.data.images import Decoded, as_array
 
 Fit = Literal["letterbox", "stretch", "crop"]
 Size = tuple[int, int]
 
 FILL = 128
-"""The grey of letterbox bars: the middle of the range, near zero once pictures are normalised."""
+"""The grey of letterbox bars: the middle of the range, near zero once images are normalised."""
 
 
 class Placement(NamedTuple):
-    """Where a picture goes.
+    """Where an image goes.
 
     Attributes:
-        box: Top, left, height and width of the part of the picture that is used.
+        box: Top, left, height and width of the part of the image that is used.
         inner: Height and width it is resized to.
         offset: Top and left of it on the canvas.
     """
@@ -53,11 +53,11 @@ def check_fit(fit: str) -> None:
 
 
 def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
-    """Where a picture of `height` × `width` goes on a canvas of `size`.
+    """Where an image of `height` × `width` goes on a canvas of `size`.
 
-    Whole numbers only and no branch on the picture's shape, so that a traced graph can follow.
-    Letterbox keeps the whole picture and its proportions and centres it; stretch keeps the whole
-    picture; crop keeps the proportions and cuts the longer side, equally on both ends.
+    Whole numbers only and no branch on the image's shape, so that a traced graph can follow.
+    Letterbox keeps the whole image and its proportions and centres it; stretch keeps the whole
+    image; crop keeps the proportions and cuts the longer side, equally on both ends.
     """
     check_fit(fit)
     rows, columns = size
@@ -78,7 +78,7 @@ def _divide(a: int, b: int) -> int:
 
 
 def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.ndarray, "h w C"]:
-    """A decoded picture at the model's size, in any number of channels."""
+    """A decoded image at the model's size, in any number of channels."""
     height, width = image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
     placement = place(height, width, size, fit)
     (top, left, height, width), (rows, columns), offset = placement
@@ -87,7 +87,7 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
         part = image if fit != "crop" else image.crop(box)
         pixels = as_array(_resized(part, rows, columns))
     else:
-        # Pillow knows no pictures of two, five or more channels; each channel alone is the same.
+        # Pillow knows no images of two, five or more channels; each channel alone is the same.
         channels = np.moveaxis(image[top : top + height, left : left + width], 2, 0)
         grey = (Image.fromarray(np.ascontiguousarray(channel)) for channel in channels)
         pixels = np.dstack([np.asarray(_resized(each, rows, columns)) for each in grey])
@@ -98,8 +98,8 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
     return canvas
 
 
-def _resized(picture: Image.Image, rows: int, columns: int) -> Image.Image:
+def _resized(image: Image.Image, rows: int, columns: int) -> Image.Image:
     """First across, then down."""
     # Asked for both at once, versions of Pillow choose their own order, and bytes depend on it.
-    across = picture.resize((columns, picture.height), Image.Resampling.BILINEAR)
+    across = image.resize((columns, image.height), Image.Resampling.BILINEAR)
     return across.resize((columns, rows), Image.Resampling.BILINEAR)

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from smallvit.data.items import Found, class_order, counted, shown, some, split_name
-from smallvit.data.pictures import SUFFIXES
+from smallvit.data.images import SUFFIXES
 
 _LAYOUT = (
-    "expected a folder for each class with its pictures inside, as in DATA/cats/1.jpg and "
+    "expected a folder for each class with its images inside, as in DATA/cats/1.jpg and "
     "DATA/dogs/2.jpg, if you like below train/, val/ and test/"
 )
 
 
 def read_folder(root: Path) -> Found:
-    """Finds the pictures of a folder."""
+    """Finds the images of a folder."""
     if (root / "wnids.txt").is_file() and (root / "val" / "val_annotations.txt").is_file():
         return read_tiny_imagenet(root)
     walk = _Walk(root)
@@ -27,14 +27,14 @@ def read_folder(root: Path) -> Found:
     for above in (root, *splits.values()):
         walk.leave_out(above)
     found = [
-        (path, folder.name, split) for split, folder in pairs for path in walk.pictures(folder)
+        (path, folder.name, split) for split, folder in pairs for path in walk.images(folder)
     ]
     if not found:
         loose = sum(walk.loose.values())
-        what = f"{counted(loose, 'picture')} without class folders" if loose else "no pictures"
+        what = f"{counted(loose, 'image')} without class folders" if loose else "no images"
         raise ValueError(f"{shown(root)} holds {what}: {_LAYOUT}")
     return Found(
-        pictures=tuple(path for path, _, _ in found),
+        images=tuple(path for path, _, _ in found),
         names=[path.relative_to(root).as_posix() for path, _, _ in found],
         labels=[shown(label) for _, label, _ in found],
         splits=[split for _, _, split in found],
@@ -62,7 +62,7 @@ def read_tiny_imagenet(root: Path) -> Found:
     found = [
         (path, names[key], "train")
         for key in identifiers
-        for path in walk.pictures(root / "train" / key)
+        for path in walk.images(root / "train" / key)
     ]
     for line in (root / "val" / "val_annotations.txt").read_text("utf-8").splitlines():
         file, key, *_ = line.split("\t")
@@ -70,7 +70,7 @@ def read_tiny_imagenet(root: Path) -> Found:
             raise ValueError(f"val_annotations.txt names a class {key!r} that wnids.txt lacks")
         found.append((root / "val" / "images" / file, names[key], "test"))
     return Found(
-        pictures=tuple(path for path, _, _ in found),
+        images=tuple(path for path, _, _ in found),
         names=[path.relative_to(root).as_posix() for path, _, _ in found],
         labels=[label for _, label, _ in found],
         splits=[split for _, _, split in found],
@@ -90,10 +90,10 @@ def _split_folders(walk: "_Walk", folders: list[Path]) -> dict[str, Path]:
     if not any(walk.folders(folder) for folder in named):
         return splits
     rest = [folder for folder in folders if folder not in named]
-    others = [folder for folder in rest if any(_Walk(walk.root).pictures(folder))]
+    others = [folder for folder in rest if any(_Walk(walk.root).images(folder))]
     if others:
         raise ValueError(
-            f"{shown(walk.root)} holds {some(f.name for f in named)} and also pictures in "
+            f"{shown(walk.root)} holds {some(f.name for f in named)} and also images in "
             f"{some(f.name for f in others)}: if these are classes, rename the class called "
             f"{shown(named[0].name)}; if they are not, move them out of the folder"
         )
@@ -122,13 +122,13 @@ class _Walk:
         return [Path(entry) for entry in _listed(folder) if _is_folder(entry)]
 
     def leave_out(self, folder: Path) -> None:
-        """Counts pictures that lie where no class is."""
-        count = sum(_is_picture(entry) for entry in _listed(folder))
+        """Counts images that lie where no class is."""
+        count = sum(_is_image(entry) for entry in _listed(folder))
         if count:
             self.loose[shown(folder)] += count
 
-    def pictures(self, folder: Path) -> Iterator[Path]:
-        """Every picture at any depth, links followed, each folder in order of names."""
+    def images(self, folder: Path) -> Iterator[Path]:
+        """Every image at any depth, links followed, each folder in order of names."""
         yield from self._below(folder, frozenset([_identity(self.root), _identity(folder)]))
 
     def _below(self, folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
@@ -139,7 +139,7 @@ class _Walk:
                     self.loops.append(shown(path.relative_to(self.root)))
                 else:
                     yield from self._below(path, above | {identity})
-            elif _is_picture(entry):
+            elif _is_image(entry):
                 yield path
             else:
                 self.foreign[path.suffix.lower() or "no suffix"] += 1
@@ -147,7 +147,7 @@ class _Walk:
     def notes(self) -> tuple[str, ...]:
         """What was passed by, a sentence each."""
         notes = [
-            f"{counted(count, 'picture lies', 'pictures lie')} in {folder} itself, outside every "
+            f"{counted(count, 'image lies', 'images lie')} in {folder} itself, outside every "
             "class folder, and left out"
             for folder, count in self.loose.items()
         ]
@@ -157,7 +157,7 @@ class _Walk:
             kinds = ", ".join(
                 f"{count} {shown(kind)}" for kind, count in self.foreign.most_common(5)
             )
-            notes.append(f"files that are no pictures by their name are left out: {kinds}")
+            notes.append(f"files that are no images by their name are left out: {kinds}")
         return tuple(notes)
 
 
@@ -179,7 +179,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _is_picture(entry: "os.DirEntry[str]") -> bool:
+def _is_image(entry: "os.DirEntry[str]") -> bool:
     return os.path.splitext(entry.name)[1].lower() in SUFFIXES and not _is_folder(entry)
 
 

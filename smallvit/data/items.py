@@ -1,4 +1,4 @@
-"""Pictures with their labels, before anything is decoded, and how names are shown."""
+"""Images with their labels, before anything is decoded, and how names are shown."""
 
 import os
 import unicodedata
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from smallvit.data.pictures import Decoded, UnreadableError, decode, read_bytes, to_channels
+from smallvit.data.images import Decoded, UnreadableError, decode, read_bytes, to_channels
 from smallvit.data.survey import Survey, digest
 
 SPLITS = ("train", "val", "test")
@@ -23,7 +23,7 @@ _SPLIT_NAMES = {
     "testing": "test",
 }
 
-Pictures = tuple[Path, ...] | UInt8[np.ndarray, "N H W C"]
+Images = tuple[Path, ...] | UInt8[np.ndarray, "N H W C"]
 
 
 def split_name(text: str) -> str | None:
@@ -57,7 +57,7 @@ def some(names: Iterable[str | os.PathLike[str]], limit: int = 3) -> str:
 
 
 def counted(count: int, one: str, more: str | None = None) -> str:
-    """A number with its noun: 1 picture, 2 pictures."""
+    """A number with its noun: 1 image, 2 images."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
@@ -79,8 +79,8 @@ class Found:
     """What a source holds.
 
     Attributes:
-        pictures: Files, or decoded pictures.
-        names: What each picture is called in messages: its path inside the source.
+        images: Files, or decoded images.
+        names: What each image is called in messages: its path inside the source.
         labels: The class of each, by name.
         splits: The split of each; "" where the source does not say.
         classes: Class names in order, where the source gives one.
@@ -89,7 +89,7 @@ class Found:
         official: Whether the splits are a published benchmark's, which nobody should mend.
     """
 
-    pictures: Pictures
+    images: Images
     names: Sequence[str]
     labels: Sequence[str]
     splits: Sequence[str]
@@ -101,16 +101,16 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Items:
-    """The pictures of one split.
+    """The images of one split.
 
     Attributes:
-        pictures: Files, or decoded pictures.
-        names: What each picture is called in messages.
+        images: Files, or decoded images.
+        names: What each image is called in messages.
         labels: The class of each, by number.
         survey: What is known of each.
     """
 
-    pictures: Pictures = field(repr=False)
+    images: Images = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
     labels: Int64[np.ndarray, " N"] = field(repr=False)
     survey: Survey = field(repr=False)
@@ -120,23 +120,23 @@ class Items:
 
     def select(self, indices: Int64[np.ndarray, " n"]) -> "Items":
         """Some of them, in the order asked for."""
-        pictures = self.pictures
+        images = self.images
         return replace(
             self,
-            pictures=tuple(pictures[i] for i in indices)
-            if isinstance(pictures, tuple)
-            else pictures[indices],
+            images=tuple(images[i] for i in indices)
+            if isinstance(images, tuple)
+            else images[indices],
             names=tuple(self.names[i] for i in indices),
             labels=self.labels[indices],
             survey=self.survey.select(indices),
         )
 
     def read(self, index: int, channels: int) -> Decoded:
-        """One picture at full resolution, as it was when it was first looked at."""
-        picture = self.pictures[index]
-        if not isinstance(picture, Path):
-            return to_channels(picture, channels)
-        data = read_bytes(picture)
+        """One image at full resolution, as it was when it was first looked at."""
+        image = self.images[index]
+        if not isinstance(image, Path):
+            return to_channels(image, channels)
+        data = read_bytes(image)
         if digest(data) != self.survey.digests[index].tobytes():
             raise UnreadableError("it changed after it was first looked at: start again")
         return to_channels(decode(data), channels)

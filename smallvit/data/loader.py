@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     """What a step works on.
 
     Attributes:
-        images: The pictures.
+        images: The images.
         labels: Their classes.
         positions: Their places in the batch of all ranks, which is what random augmentation is
             drawn for; in `Loader.ordered` their places in the split.
@@ -50,17 +50,17 @@ def random_keys(seed: int, stream: int, count: int) -> UInt64[np.ndarray, " coun
 class Loader:
     """Batches of a split.
 
-    An epoch is a permutation keyed by (seed, epoch), cut into batches; pictures that fill no whole
+    An epoch is a permutation keyed by (seed, epoch), cut into batches; images that fill no whole
     batch at its end are left out of that epoch, others in the next (drop last). `batch(step)`
     needs no earlier step, so resuming needs no replay, and the batches of all ranks together are
     the same for any number of ranks.
 
-    Pictures lie on the device if they take at most half of its free memory. Otherwise they are
+    Images lie on the device if they take at most half of its free memory. Otherwise they are
     gathered by a thread ahead of the step, and go to a GPU through pinned memory on a stream of
     their own.
 
     Args:
-        pixels: Decoded pictures; a mapping of a file larger than memory is fine.
+        pixels: Decoded images; a mapping of a file larger than memory is fine.
         labels: Their classes.
         batch_size: Of all ranks together.
         seed: Of the order.
@@ -68,10 +68,10 @@ class Loader:
         world_size: How many processes share a batch.
         device: Where batches are wanted.
         balanced: Every class equally often: an epoch is as long as before, larger classes show a
-            part of their pictures and smaller ones show theirs again.
-        repeats: Repeated augmentation: each picture this many times in a batch. An epoch is as long
-            as before, so it shows a part of the pictures.
-        resident: Whether to keep all pictures on the device; None decides by its free memory.
+            part of their images and smaller ones show theirs again.
+        repeats: Repeated augmentation: each image this many times in a batch. An epoch is as long
+            as before, so it shows a part of the images.
+        resident: Whether to keep all images on the device; None decides by its free memory.
         ahead: How many batches to gather before they are asked for.
     """
 
@@ -91,7 +91,7 @@ class Loader:
         ahead: int = 2,
     ) -> None:
         if len(pixels) != len(labels):
-            raise ValueError(f"there are {len(pixels)} pictures and {len(labels)} labels")
+            raise ValueError(f"there are {len(pixels)} images and {len(labels)} labels")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}: allowed is 0 up to below world_size {world_size}")
         for name, unit in (("world_size", world_size), ("repeats", repeats)):
@@ -114,14 +114,14 @@ class Loader:
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)
         place = f"on {self.device}" if self.resident else f"streamed to {self.device}"
-        logger.info("%d pictures (%.0f MB) %s", len(pixels), pixels.nbytes / 1e6, place)
+        logger.info("%d images (%.0f MB) %s", len(pixels), pixels.nbytes / 1e6, place)
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     @property
     def resident(self) -> bool:
-        """Whether all pictures lie on the device."""
+        """Whether all images lie on the device."""
         return self._images is not None
 
     @property
@@ -130,7 +130,7 @@ class Loader:
         steps = len(self) // self.batch_size
         if not steps:
             raise ValueError(
-                f"a batch of {self.batch_size} is larger than the {len(self)} pictures there are: "
+                f"a batch of {self.batch_size} is larger than the {len(self)} images there are: "
                 f"take a batch_size of at most {len(self)}"
             )
         return steps
@@ -154,7 +154,7 @@ class Loader:
         return Batch(images, labels, self._positions)
 
     def ordered(self, batch_size: int | None = None) -> Iterator[Batch]:
-        """Every picture once, in order, the incomplete last batch included.
+        """Every image once, in order, the incomplete last batch included.
 
         With several ranks each takes its share of every batch, and the shares of the last batch
         may differ in length; `positions` tell where results belong.
@@ -175,7 +175,7 @@ class Loader:
                 yield Batch(images, self._labels[part], positions)
 
     def order(self, epoch: int) -> Int64[np.ndarray, " N"]:
-        """The pictures of an epoch in the order they are shown."""
+        """The images of an epoch in the order they are shown."""
         return self._order(epoch)[0]
 
     def _order(self, epoch: int) -> tuple[Int64[np.ndarray, " N"], Int64[Tensor, " N"]]:
@@ -190,11 +190,11 @@ class Loader:
         return self._epochs[epoch]
 
     def _balance(self, plain: Int64[np.ndarray, " N"], epoch: int) -> Int64[np.ndarray, " N"]:
-        """As many draws as pictures, in turn from each class in random order of classes."""
+        """As many draws as images, in turn from each class in random order of classes."""
         labels = self._numbers[plain]
         present = np.unique(labels)
         rounds = -(-len(plain) // len(present))
-        # In round r every class gives its r-th picture, from the start again when it has no more.
+        # In round r every class gives its r-th image, from the start again when it has no more.
         table = np.stack([np.resize(plain[labels == label], rounds) for label in present], axis=1)
         keys = random_keys(self.seed, ~epoch, table.size).reshape(table.shape)
         mixed = np.take_along_axis(table, np.argsort(keys, axis=1), axis=1)
@@ -213,7 +213,7 @@ class Loader:
         return self._pool.submit(self._gather, self._indices(step)[0])
 
     def _gather(self, indices: Int64[np.ndarray, " B"]) -> tuple[Tensor, Any]:
-        """Pictures on their way to the device, and the event of their arrival on a GPU."""
+        """Images on their way to the device, and the event of their arrival on a GPU."""
         shape = (len(indices), *self.pixels.shape[1:])
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
         np.take(self.pixels, indices, axis=0, out=images.numpy(), mode="clip")
@@ -233,7 +233,7 @@ class Loader:
         return self.pixels.nbytes <= _SHARE * free
 
     def _upload(self) -> UInt8[Tensor, "N C H W"]:
-        """Copies all pictures to the device, a part at a time."""
+        """Copies all images to the device, a part at a time."""
         images = torch.empty(self.pixels.shape, dtype=torch.uint8, device=self.device)
         for start in range(0, len(self), 4096):
             part = np.array(self.pixels[start : start + 4096])

@@ -63,7 +63,7 @@ def _fashion_mini(root: Path, download: bool, variant: str) -> Found:
 
 
 def _torchvision(dataset: str, classes: tuple[str, ...] | None = None) -> Callable[..., Found]:
-    """A reader of a torchvision dataset that holds its pictures in memory."""
+    """A reader of a torchvision dataset that holds its images in memory."""
 
     def read(root: Path, download: bool, variant: str) -> Found:
         from torchvision import datasets
@@ -76,7 +76,7 @@ def _torchvision(dataset: str, classes: tuple[str, ...] | None = None) -> Callab
         names = classes or tuple(parts[0].classes)
         targets = [np.asarray(_targets(part)) for part in parts]
         return Found(
-            pictures=np.concatenate([_channels_last(np.asarray(part.data)) for part in parts]),
+            images=np.concatenate([_channels_last(np.asarray(part.data)) for part in parts]),
             names=[
                 f"{split}[{i}]"
                 for split, part in zip(_HALVES, targets, strict=True)
@@ -115,7 +115,7 @@ def _flowers(root: Path, download: bool, variant: str) -> Found:
             for path, label in zip(part._image_files, part._labels, strict=True)
         ]
     return Found(
-        pictures=tuple(Path(path) for path, _, _ in found),
+        images=tuple(Path(path) for path, _, _ in found),
         names=[Path(path).name for path, _, _ in found],
         labels=[label for _, label, _ in found],
         splits=[split for _, _, split in found],
@@ -143,9 +143,9 @@ _FLOWERS: dict[str, dict[str, str]] = {
     "6552": {"train": "", "val": "", "test": ""},
 }
 _FLOWERS_SAY = {
-    "1020": "the official split: 1,020 training, 1,020 validation and 6,149 test pictures",
-    "2040": "train and val together: 2,040 training and 6,149 test pictures",
-    "6552": "all 8,189 pictures in a new split, about 6,550 for training and validation as in the "
+    "1020": "the official split: 1,020 training, 1,020 validation and 6,149 test images",
+    "2040": "train and val together: 2,040 training and 6,149 test images",
+    "6552": "all 8,189 images in a new split, about 6,550 for training and validation as in the "
     "folders that circulate; not comparable with the others",
 }
 NAMED: dict[str, tuple[Callable[..., Found], tuple[str, ...]]] = {

@@ -1,10 +1,10 @@
-"""Picture files to pixels: every mode of the usual formats, and what is wrong with the rest.
+"""Image files to pixels: every mode of the usual formats, and what is wrong with the rest.
 
-- Transparent pictures are laid on white.
-- 16-bit pictures keep the high byte of every value; their range is that of the type, never that
-  of the single picture.
+- Transparent images are laid on white.
+- 16-bit images keep the high byte of every value; their range is that of the type, never that
+  of the single image.
 - EXIF orientation is applied.
-- The first frame of an animation or page of a stack is the picture.
+- The first frame of an animation or page of a stack is the image.
 - A TIFF whose further channels are not transparency keeps them all.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
-from PIL.Image import Image as Picture
+from PIL.Image import Image as PilImage
 
 from smallvit.extras import require
 
@@ -27,28 +27,28 @@ SUFFIXES = frozenset(
     [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"]
 )
 MAX_PIXELS = 89_000_000
-"""Larger pictures are refused as decompression bombs; Pillow's own limit lies just above."""
+"""Larger images are refused as decompression bombs; Pillow's own limit lies just above."""
 
 THUMB = 16
-"""Side of the grey thumbnails by which pictures are compared."""
+"""Side of the grey thumbnails by which images are compared."""
 
 _MAX_CHANNELS = 4
-"""Of a picture of as many pixels as are read; smaller ones may have more."""
+"""Of an image of as many pixels as are read; smaller ones may have more."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
 _TIFF_SAMPLES, _TIFF_PHOTOMETRIC, _TIFF_EXTRA, _TIFF_RGB = 277, 262, 338, 2
 
 
-Decoded = Picture | UInt8[np.ndarray, "H W C"]
-"""A grey or coloured picture of Pillow's, or the pixels of one with other channels."""
+Decoded = PilImage | UInt8[np.ndarray, "H W C"]
+"""A grey or coloured image of Pillow's, or the pixels of one with other channels."""
 
 
 class UnreadableError(ValueError):
-    """The picture cannot be read; the message says why, as the rest of "NAME: …"."""
+    """The image cannot be read; the message says why, as the rest of "NAME: …"."""
 
 
-class NoPictureError(UnreadableError):
+class NoImageError(UnreadableError):
     """It is in none of the formats that are read."""
 
 
@@ -57,14 +57,14 @@ class TooManyPixelsError(UnreadableError):
 
 
 class Glance(NamedTuple):
-    """What one look at a picture tells.
+    """What one look at an image tells.
 
     Attributes:
         size: Height and width, upright.
         channels: 1, 3, or what a multi-channel TIFF holds.
         animated: Whether there are further frames or pages.
         contrast: Largest minus smallest grey value, seen coarsely.
-        thumb: The picture in grey, squeezed to `THUMB` × `THUMB`.
+        thumb: The image in grey, squeezed to `THUMB` × `THUMB`.
     """
 
     size: tuple[int, int]
@@ -75,7 +75,7 @@ class Glance(NamedTuple):
 
 
 def read_image(source: bytes | str | os.PathLike[str]) -> UInt8[np.ndarray, "H W C"]:
-    """Decodes a picture at full resolution.
+    """Decodes an image at full resolution.
 
     Args:
         source: A file, or the bytes of one.
@@ -84,7 +84,7 @@ def read_image(source: bytes | str | os.PathLike[str]) -> UInt8[np.ndarray, "H W
         Its pixels with 1 (grey), 3 (colour) or, from TIFF, any number of channels.
 
     Raises:
-        UnreadableError: It is damaged, too large, or no picture.
+        UnreadableError: It is damaged, too large, or no image.
     """
     data = source if isinstance(source, bytes) else read_bytes(Path(source))
     return as_array(decode(data))
@@ -95,11 +95,11 @@ def decode(data: bytes, limit: int = MAX_PIXELS) -> Decoded:
 
     Args:
         data: The bytes of a file.
-        limit: Pictures of more pixels are refused by their header.
+        limit: Images of more pixels are refused by their header.
     """
     with _explained():
-        picture = _open(data, limit)
-        return _channels_of_tiff(data, limit) if picture is None else _plain(picture)
+        image = _open(data, limit)
+        return _channels_of_tiff(data, limit) if image is None else _plain(image)
 
 
 def as_array(image: Decoded) -> UInt8[np.ndarray, "H W C"]:
@@ -131,24 +131,24 @@ def to_channels(image: Decoded, channels: int) -> Decoded:
 
 
 def glance(data: bytes) -> Glance:
-    """Looks at a picture quickly: JPEG is decoded small and grey."""
+    """Looks at an image quickly: JPEG is decoded small and grey."""
     with _explained():
-        picture = _open(data)
-        if picture is None:
+        image = _open(data)
+        if image is None:
             pixels = _channels_of_tiff(data)
             height, width, channels = pixels.shape
             animated, grey = False, Image.fromarray(pixels.mean(axis=2).astype(np.uint8))
-        elif picture.format in ("JPEG", "MPO"):
-            channels, animated = _channels(picture), False
-            width, height = picture.size
-            if picture.getexif().get(0x0112, 1) >= 5:
+        elif image.format in ("JPEG", "MPO"):
+            channels, animated = _channels(image), False
+            width, height = image.size
+            if image.getexif().get(0x0112, 1) >= 5:
                 width, height = height, width
-            picture.draft("L", (4 * THUMB, 4 * THUMB))
-            ImageOps.exif_transpose(picture, in_place=True)
-            grey = picture
+            image.draft("L", (4 * THUMB, 4 * THUMB))
+            ImageOps.exif_transpose(image, in_place=True)
+            grey = image
         else:
-            channels, animated = _channels(picture), bool(getattr(picture, "is_animated", False))
-            grey = _plain(picture)
+            channels, animated = _channels(image), bool(getattr(image, "is_animated", False))
+            grey = _plain(image)
             width, height = grey.size
         if grey.mode != "L":
             grey = grey.convert("RGB").convert("L")
@@ -169,7 +169,7 @@ def _explained() -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _bomb(MAX_PIXELS) from error
     except UnidentifiedImageError as error:
-        raise NoPictureError(
+        raise NoImageError(
             "it is none of JPEG, PNG, WebP, BMP, TIFF and GIF, whatever its name says"
         ) from error
     except OSError as error:
@@ -185,44 +185,44 @@ def _bomb(limit: int) -> TooManyPixelsError:
     )
 
 
-def _open(data: bytes, limit: int = MAX_PIXELS) -> Picture | None:
-    """The picture, not yet decoded, or None for a TIFF of channels that Pillow would drop."""
+def _open(data: bytes, limit: int = MAX_PIXELS) -> PilImage | None:
+    """The image, not yet decoded, or None for a TIFF of channels that Pillow would drop."""
     if not data:
         raise UnreadableError("the file is empty")
     try:
-        picture = Image.open(io.BytesIO(data), formats=_FORMATS)
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError:
         if data[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
             return None
         raise
-    if picture.width * picture.height > limit:
+    if image.width * image.height > limit:
         raise _bomb(limit)
-    if picture.format == "TIFF":
-        tags: Any = picture.tag_v2  # type: ignore[attr-defined]
+    if image.format == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
         extra, samples = tags.get(_TIFF_EXTRA, ()), tags.get(_TIFF_SAMPLES, 1)
         coloured = tags.get(_TIFF_PHOTOMETRIC) == _TIFF_RGB
         if 0 in extra or (coloured and samples > 3 and not extra):
             return None
-    return picture
+    return image
 
 
-def _channels(picture: Picture) -> int:
-    return 1 if picture.mode in _GREY else 3
+def _channels(image: PilImage) -> int:
+    return 1 if image.mode in _GREY else 3
 
 
-def _plain(picture: Picture) -> Picture:
+def _plain(image: PilImage) -> PilImage:
     """Decodes, turns upright and brings any mode to grey ("L") or colour ("RGB")."""
-    ImageOps.exif_transpose(picture, in_place=True)
-    mode, plain = picture.mode, "L" if picture.mode in _GREY else "RGB"
-    if mode.startswith("I;16") or (mode == "I" and picture.format == "PNG"):
-        return Image.fromarray((np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8))
+    ImageOps.exif_transpose(image, in_place=True)
+    mode, plain = image.mode, "L" if image.mode in _GREY else "RGB"
+    if mode.startswith("I;16") or (mode == "I" and image.format == "PNG"):
+        return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
     if mode in ("I", "F"):
         raise UnreadableError("it has 32-bit values without a fixed range: save 8 or 16 bits")
-    if picture.has_transparency_data:
-        canvas = Image.new("RGBA", picture.size, "white")
-        picture = Image.alpha_composite(canvas, picture.convert("RGBA"))
-    picture.load()
-    return picture if picture.mode == plain else picture.convert(plain)
+    if image.has_transparency_data:
+        canvas = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(canvas, image.convert("RGBA"))
+    image.load()
+    return image if image.mode == plain else image.convert(plain)
 
 
 def _channels_of_tiff(data: bytes, limit: int = MAX_PIXELS) -> UInt8[np.ndarray, "H W C"]:

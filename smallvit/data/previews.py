@@ -15,7 +15,7 @@ from smallvit.data.dataset import Dataset
 from smallvit.data.fit import fit_image
 from smallvit.data.items import shown
 from smallvit.data.loader import random_keys
-from smallvit.data.pictures import UnreadableError
+from smallvit.data.images import UnreadableError
 
 Augment = Callable[[UInt8[Tensor, "B C H W"], Int64[Tensor, " B"]], UInt8[Tensor, "B C H W"]]
 
@@ -35,17 +35,17 @@ def preview(
     columns: int = 8,
     seed: int = 0,
 ) -> None:
-    """Writes a PNG with a row of pictures for each class, fitted and augmented as in training.
+    """Writes a PNG with a row of images for each class, fitted and augmented as in training.
 
     Args:
         dataset: From `load_data`.
         path: The file to write.
-        split: Where pictures are taken from.
-        augment: Called with pictures and their positions in the batch. With it every second column
-            shows the augmented form of the picture to its left.
+        split: Where images are taken from.
+        augment: Called with images and their positions in the batch. With it every second column
+            shows the augmented form of the image to its left.
         classes: How many classes to show at most.
         columns: How many cells a row has.
-        seed: Of the choice of pictures.
+        seed: Of the choice of images.
     """
     present = [k for k in range(len(dataset.classes)) if (dataset.labels(split) == k).any()]
     rows = [
@@ -71,25 +71,25 @@ def preview(
     if len(present) > classes:
         more = f"{classes} of {len(present)} classes"
         draw.text((_GAP, _GAP + _TEXT), more, _QUIET, font)
-    for r, (name, pictures) in enumerate(rows):
+    for r, (name, images) in enumerate(rows):
         top = head + r * (cell[0] + _GAP)
         draw.text((_GAP, top + cell[0] / 2), _short(name), _INK, font, anchor="lm")
-        for c, picture in enumerate(pictures):
+        for c, image in enumerate(images):
             # Nearest, so that what is seen are the model's own pixels.
-            large = Image.fromarray(picture).resize(cell[::-1], Image.Resampling.NEAREST)
+            large = Image.fromarray(image).resize(cell[::-1], Image.Resampling.NEAREST)
             sheet.paste(large, (label + _left(c, cell[1], augment is not None), top))
     sheet.save(Path(path), "PNG")
 
 
 def _left(column: int, width: int, paired: bool) -> int:
-    """Where a column begins; a picture and its augmented form stand close together."""
+    """Where a column begins; an image and its augmented form stand close together."""
     return column * (width + _GAP) - (column % 2) * (_GAP - 2) * paired
 
 
 def _row(
     dataset: Dataset, split: str, label: int, augment: Augment | None, columns: int, seed: int
 ) -> list[UInt8[np.ndarray, "H W 3"]]:
-    """Some pictures of a class, each followed by its augmented form if there is one."""
+    """Some images of a class, each followed by its augmented form if there is one."""
     items = dataset.split(split)
     members = np.flatnonzero(items.labels == label)
     members = members[np.argsort(random_keys(seed, label, len(members)))]
@@ -99,12 +99,12 @@ def _row(
         if len(plain) == wanted:
             break
         try:
-            picture = items.read(index, dataset.channels)
+            image = items.read(index, dataset.channels)
         except UnreadableError:
             continue
-        plain.append(fit_image(picture, dataset.image_size, dataset.fit))
+        plain.append(fit_image(image, dataset.image_size, dataset.fit))
     if augment is None or not plain:
-        return [coloured(picture) for picture in plain]
+        return [coloured(image) for image in plain]
     batch = torch.from_numpy(np.stack(plain)).permute(0, 3, 1, 2).contiguous()
     # Every row stands for a part of one batch, so that no two rows are augmented alike.
     positions = torch.arange(len(batch)) + label * wanted
@@ -112,9 +112,9 @@ def _row(
     return [coloured(p) for pair in zip(plain, changed, strict=True) for p in pair]
 
 
-def coloured(picture: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
+def coloured(image: UInt8[np.ndarray, "H W C"]) -> UInt8[np.ndarray, "H W 3"]:
     """The first three channels, or the first alone where there are fewer."""
-    three = picture[..., :3] if picture.shape[2] >= 3 else np.repeat(picture[..., :1], 3, axis=2)
+    three = image[..., :3] if image.shape[2] >= 3 else np.repeat(image[..., :1], 3, axis=2)
     return np.ascontiguousarray(three)
 
 
@@ -124,7 +124,7 @@ def _caption(dataset: Dataset, split: str, augmented: bool) -> str:
     text = f"{source} · {split} · {height}×{width} · {dataset.fit}"
     if dataset.channels not in (1, 3):
         text += f" · {dataset.channels} channels, the first shown"
-    return text + (" · each picture and its augmented form" if augmented else "")
+    return text + (" · each image and its augmented form" if augmented else "")
 
 
 def _short(name: str, limit: int = 22) -> str:

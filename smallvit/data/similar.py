@@ -1,4 +1,4 @@
-"""Pictures that look alike: a perceptual hash, near duplicates, and what a mirror does to classes.
+"""Images that look alike: a perceptual hash, near duplicates, and what a mirror does to classes.
 
 Everything works on the small grey thumbnails of a survey.
 """
@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64, UInt8, UInt64
 
 BITS = 7
-"""Two hashes of 64 bits that differ in more are different pictures."""
+"""Two hashes of 64 bits that differ in more are different images."""
 
-_RARE = 20  # how much closer than its fifth neighbour a typical picture's near duplicate must be
+_RARE = 20  # how much closer than its fifth neighbour a typical image's near duplicate must be
 _CLOSEST, _WIDEST = 0.002, 0.02
 _FLAT = 2.0
 _VOTERS = 1000
@@ -27,10 +27,10 @@ def perceptual_hash(thumbs: UInt8[np.ndarray, "N T T"]) -> UInt64[np.ndarray, " 
 
 
 def near_duplicates(thumbs: UInt8[np.ndarray, "N T T"]) -> Int64[np.ndarray, "M 2"]:
-    """Pairs of pictures that are nearly the same, resaved, resized or brightened, say.
+    """Pairs of images that are nearly the same, resaved, resized or brightened, say.
 
     Their hashes differ in at most `BITS` bits and their thumbnails correlate. How much they have
-    to depends on the set: where all pictures look alike, as digits do, only what is far closer
+    to depends on the set: where all images look alike, as digits do, only what is far closer
     than neighbours usually are is a duplicate.
     """
     seen = np.flatnonzero(thumbs.std(axis=(1, 2)) > _FLAT)
@@ -47,9 +47,9 @@ def near_duplicates(thumbs: UInt8[np.ndarray, "N T T"]) -> Int64[np.ndarray, "M 
 def families(
     digests: UInt8[np.ndarray, "N digest"], thumbs: UInt8[np.ndarray, "N T T"]
 ) -> UInt8[np.ndarray, "N digest"]:
-    """The digest of the first of each picture's near duplicates, theirs included; its own if none.
+    """The digest of the first of each image's near duplicates, theirs included; its own if none.
 
-    Two pictures with the same result belong together.
+    Two images with the same result belong together.
     """
     above = np.arange(len(digests))
 
@@ -66,9 +66,9 @@ def families(
 
 
 def flip_loss(thumbs: UInt8[np.ndarray, "N T T"], labels: Int64[np.ndarray, " N"]) -> float:
-    """How many more pictures a vote of neighbours takes for another class when they are mirrored.
+    """How many more images a vote of neighbours takes for another class when they are mirrored.
 
-    A share of all pictures. Three of the five nearest must agree, or the vote is void: mirrored
+    A share of all images. Three of the five nearest must agree, or the vote is void: mirrored
     photos have no clear neighbours, mirrored digits do. 0 where the loss could be chance, which is
     less than two standard errors of the changed votes.
     """
@@ -92,7 +92,7 @@ def _normalised(thumbs: UInt8[np.ndarray, "N T T"]) -> Float32[np.ndarray, "N TT
 
 
 def _reach(vectors: Float32[np.ndarray, "N TT"]) -> float:
-    """The distance, one minus the correlation, below which two pictures are duplicates."""
+    """The distance, one minus the correlation, below which two images are duplicates."""
     sample = vectors[np.random.default_rng(0).permutation(len(vectors))[:1000]]
     likeness = np.sort(sample @ sample.T, axis=1)[:, ::-1]
     fifth = np.median(1 - likeness[:, min(_NEIGHBOURS, len(sample) - 1)])
@@ -136,7 +136,7 @@ def _mistaken(
     known: Float32[np.ndarray, "N TT"],
     labels: Int64[np.ndarray, " N"],
 ) -> Bool[np.ndarray, " N"]:
-    """Which pictures most of their neighbours, themselves left out, take for another class."""
+    """Which images most of their neighbours, themselves left out, take for another class."""
     likeness = asked @ known.T
     np.fill_diagonal(likeness, -np.inf)
     nearest = np.argpartition(-likeness, _NEIGHBOURS - 1, axis=1)[:, :_NEIGHBOURS]

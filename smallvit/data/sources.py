@@ -1,4 +1,4 @@
-"""From what people have to a list of pictures: folders, tables, arrays and names."""
+"""From what people have to a list of images: folders, tables, arrays and names."""
 
 import difflib
 import logging
@@ -20,7 +20,7 @@ def find(
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> Found:
-    """Finds the pictures of a source; see `load_data`.
+    """Finds the images of a source; see `load_data`.
 
     Raises:
         ValueError: There is no such source, or it is not laid out as expected.
@@ -43,6 +43,6 @@ def find(
     if suffix in (".csv", ".tsv", ".parquet", ".pq"):
         return read_table(path)
     raise ValueError(
-        f"{shown(path)} is no source of pictures: expected a folder, a .csv, .parquet or .npz "
+        f"{shown(path)} is no source of images: expected a folder, a .csv, .parquet or .npz "
         f"file, or one of the names {', '.join(NAMED)}"
     )

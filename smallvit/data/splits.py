@@ -1,8 +1,8 @@
-"""Splits that the source does not have: stratified, seeded, and a function of the pictures alone.
+"""Splits that the source does not have: stratified, seeded, and a function of the images alone.
 
-A picture's place follows from the seed and its own bytes, not from its name or its place in a
-list. So a split is the same on every machine, hardly changes when pictures are added, and does not
-separate identical pictures, nor nearly identical ones unless a class consists of little else.
+An image's place follows from the seed and its own bytes, not from its name or its place in a
+list. So a split is the same on every machine, hardly changes when images are added, and does not
+separate identical images, nor nearly identical ones unless a class consists of little else.
 """
 
 import hashlib
@@ -25,19 +25,19 @@ def assign(
     shares: Mapping[str, float | int | None],
     seed: int,
 ) -> tuple[dict[str, Int64[np.ndarray, " _"]], dict[str, float], list[str]]:
-    """Gives every picture its split.
+    """Gives every image its split.
 
     Args:
-        labels: The class of each picture.
-        digests: A hash of each picture.
-        families: The same for pictures that are nearly the same.
+        labels: The class of each image.
+        digests: A hash of each image.
+        families: The same for images that are nearly the same.
         given: The split the source gives it; "" means training, from which others are made.
-        shares: What to hold out of the training pictures for each split the source does not have;
+        shares: What to hold out of the training images for each split the source does not have;
             None for the usual, 0 to do without the split even if the source has it.
         seed: Of the choice.
 
     Returns:
-        The pictures of each split, the shares of the splits that were made, and notes.
+        The images of each split, the shares of the splits that were made, and notes.
     """
     place = np.array([name or "train" for name in given])
     training = int((place == "train").sum())
@@ -48,7 +48,7 @@ def assign(
         if own.any():
             if share:
                 raise ValueError(
-                    f"the source has its own {name} split of {own.sum():,} pictures, and {name} "
+                    f"the source has its own {name} split of {own.sum():,} images, and {name} "
                     f"is {share}: leave it out, or give 0 to do without that split"
                 )
             if share == 0:
@@ -57,7 +57,7 @@ def assign(
         elif training and share != 0:
             share = usual if share is None else float(share)
             left = np.flatnonzero(place == "train")
-            # A share is one of all training pictures, those held out before it included.
+            # A share is one of all training images, those held out before it included.
             fraction = share * training / len(left)
             chosen = hold_out(
                 labels[left],
@@ -80,14 +80,14 @@ def hold_out(
     seed: int,
     split: str,
 ) -> Bool[np.ndarray, " N"]:
-    """Chooses the pictures of a new split.
+    """Chooses the images of a new split.
 
-    Every class gives `fraction` of its pictures, rounded, but at least one if it has two different
+    Every class gives `fraction` of its images, rounded, but at least one if it has two different
     ones, and never all of them.
 
     Args:
-        labels: The class of each picture.
-        groupings: Hashes of the pictures; those with the same hash stay together. Where a class
+        labels: The class of each image.
+        groupings: Hashes of the images; those with the same hash stay together. Where a class
             cannot be divided well by the first grouping the next is taken.
         fraction: How much to hold out.
         seed: Another seed, another choice.
@@ -95,7 +95,7 @@ def hold_out(
     """
     if not 0 <= fraction < 1:
         raise ValueError(
-            f"a {split} split of {fraction:.0%} of the pictures left for training is asked for: "
+            f"a {split} split of {fraction:.0%} of the images left for training is asked for: "
             "allowed is a share from 0 up to below 1, and something must be left to train on"
         )
     chosen = np.zeros(len(labels), bool)
@@ -119,14 +119,14 @@ def deal(
     folds: int,
     seed: int,
 ) -> Int64[np.ndarray, " N"]:
-    """The fold of each picture: every class is spread over all folds as evenly as it divides.
+    """The fold of each image: every class is spread over all folds as evenly as it divides.
 
     Args:
         groupings: As in `hold_out`; the next is taken where the first leaves a fold of a class
             empty that need not be, or twice as large as it should be.
     """
     if not 2 <= folds <= len(labels):
-        raise ValueError(f"folds is {folds}: allowed is 2 up to the {len(labels):,} pictures")
+        raise ValueError(f"folds is {folds}: allowed is 2 up to the {len(labels):,} images")
     places = np.zeros(len(labels), np.int64)
     keys = [
         np.array([_key(seed, "fold", row.tobytes()) for row in g], np.uint64) for g in groupings

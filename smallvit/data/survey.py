@@ -1,4 +1,4 @@
-"""One look at every picture: its digest, size, channels and a thumbnail.
+"""One look at every image: its digest, size, channels and a thumbnail.
 
 Splits, audit and cache all rest on it. A survey of files takes one threaded pass and is remembered
 in the cache folder for as long as no file changes.
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int64, UInt8
 from PIL import __version__ as pillow
 
 from smallvit.data import cache
-from smallvit.data.pictures import THUMB, Glance, UnreadableError, glance, read_bytes
+from smallvit.data.images import THUMB, Glance, UnreadableError, glance, read_bytes
 from smallvit.data.work import spread
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _SETTLED_NS = 2_000_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Survey:
-    """What is known of each picture.
+    """What is known of each image.
 
     Attributes:
         digests: Hash of the file's bytes, or of the pixels where there is no file.
@@ -39,7 +39,7 @@ class Survey:
         animated: Whether there are further frames or pages.
         contrast: Largest minus smallest grey value, seen coarsely.
         thumbs: Small grey copies.
-        errors: Why a picture cannot be read, by its index.
+        errors: Why an image cannot be read, by its index.
     """
 
     digests: UInt8[np.ndarray, "N digest"]
@@ -55,13 +55,13 @@ class Survey:
 
     @property
     def readable(self) -> Bool[np.ndarray, " N"]:
-        """Which pictures can be read."""
+        """Which images can be read."""
         mask = np.ones(len(self), bool)
         mask[list(self.errors)] = False
         return mask
 
     def select(self, indices: Int64[np.ndarray, " n"]) -> "Survey":
-        """The rows of some pictures, in the order asked for."""
+        """The rows of some images, in the order asked for."""
         return type(self)(
             **{name: getattr(self, name)[indices] for name in _COLUMNS},
             errors={
@@ -89,7 +89,7 @@ _COLUMNS = ("digests", "sizes", "channels", "animated", "contrast", "thumbs")
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """The hash by which pictures are told apart."""
+    """The hash by which images are told apart."""
     return hashlib.blake2b(data, digest_size=DIGEST).digest()
 
 
@@ -100,9 +100,9 @@ def survey_files(paths: Sequence[Path], *, progress: bool = False) -> Survey:
     if (known := _load(remembered, len(paths))) is not None:
         return known
     started = time.perf_counter()
-    rows = list(spread(_look, paths, description="looking at pictures", progress=progress))
+    rows = list(spread(_look, paths, description="looking at images", progress=progress))
     seconds = time.perf_counter() - started
-    logger.info("looked at %d pictures in %.1f s", len(paths), seconds)
+    logger.info("looked at %d images in %.1f s", len(paths), seconds)
     blank = Glance((0, 0), 0, False, 0, np.zeros((THUMB, THUMB), np.uint8))
     seen = [blank if isinstance(look, str) else look for _, look in rows]
     survey = Survey(
@@ -121,7 +121,7 @@ def survey_files(paths: Sequence[Path], *, progress: bool = False) -> Survey:
 
 
 def survey_array(images: UInt8[np.ndarray, "N H W C"]) -> Survey:
-    """Looks at decoded pictures."""
+    """Looks at decoded images."""
     import torch
     import torch.nn.functional as F
 

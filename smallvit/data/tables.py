@@ -13,7 +13,7 @@ _COLUMNS = "expected the columns path, label and, if you like, split"
 
 
 def read_table(path: Path) -> Found:
-    """Finds the pictures of a table; relative paths start at the table's folder."""
+    """Finds the images of a table; relative paths start at the table's folder."""
     columns = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
     missing = [name for name in ("path", "label") if name not in columns]
     if missing:
@@ -22,22 +22,22 @@ def read_table(path: Path) -> Found:
             f"{some(columns, 6) or 'none at all'}: {_COLUMNS}"
         )
     if not columns["path"]:
-        raise ValueError(f"{shown(path)} has no rows: {_COLUMNS}, and a row for each picture")
+        raise ValueError(f"{shown(path)} has no rows: {_COLUMNS}, and a row for each image")
     files = [_text(value) for value in columns["path"]]
     labels = [_text(value) for value in columns["label"]]
     _refuse_blank(path, "path", files)
     _refuse_blank(path, "label", labels)
-    pictures = tuple(path.parent / file for file in files)
-    if not any(picture.exists() for picture in pictures):
+    images = tuple(path.parent / file for file in files)
+    if not any(image.exists() for image in images):
         raise ValueError(
-            f"none of the {len(pictures):,} files of {shown(path)} exists, the first being "
-            f"{shown(pictures[0])}: paths in the table start at its own folder"
+            f"none of the {len(images):,} files of {shown(path)} exists, the first being "
+            f"{shown(images[0])}: paths in the table start at its own folder"
         )
     return Found(
-        pictures=pictures,
+        images=images,
         names=files,
         labels=[shown(label) for label in labels],
-        splits=_splits(path, columns.get("split")) or [""] * len(pictures),
+        splits=_splits(path, columns.get("split")) or [""] * len(images),
     )
 
 

@@ -1,12 +1,12 @@
-"""`fit_image` in PyTorch operations: the same bytes, for graphs that take pictures of any shape.
+"""`fit_image` in PyTorch operations: the same bytes, for graphs that take images of any shape.
 
 Pillow resizes in whole numbers: weights of `_BITS` bits, and a rounding to bytes after the
 horizontal and after the vertical pass. Each pass is a matrix product here. Weights and sums stay
 far below 2**53, so in double precision the product is exact in whatever order it is summed, and
 every runtime gives the bytes that Pillow gives.
 
-Sizes of pictures are tensors in here and canvases are filled by masks, so that nothing in an
-exported graph depends on the shape of the picture it was traced with.
+Sizes of images are tensors in here and canvases are filled by masks, so that nothing in an
+exported graph depends on the shape of the image it was traced with.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ _BITS = 22
 
 
 class _Side(NamedTuple):
-    """Where one side of a picture goes: a part of it, to a length, at a place on the canvas."""
+    """Where one side of an image goes: a part of it, to a length, at a place on the canvas."""
 
     start: Int64[Tensor, ""]
     length: Int64[Tensor, ""]
@@ -32,7 +32,7 @@ class _Side(NamedTuple):
 def fit_tensor(
     images: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "letterbox"
 ) -> UInt8[Tensor, "B C h w"]:
-    """`fit_image` for a batch of decoded pictures of one shape; equal to it byte for byte."""
+    """`fit_image` for a batch of decoded images of one shape; equal to it byte for byte."""
     check_fit(fit)
     device = images.device
     height = torch.full((), images.shape[2], dtype=torch.int64, device=device)

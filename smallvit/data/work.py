@@ -86,7 +86,7 @@ def _bar(
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             seconds = task.finished_time or task.elapsed
-            return Text(f"{task.completed / seconds:,.0f} pictures/s" if seconds else "")
+            return Text(f"{task.completed / seconds:,.0f} images/s" if seconds else "")
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:

@@ -1,7 +1,7 @@
 """Temperature scaling: one number that makes a model as sure as it is right.
 
 Guo et al., On Calibration of Modern Neural Networks (2017): logits are divided by a temperature
-that minimises the log loss on validation pictures. No answer changes, only how sure it is.
+that minimises the log loss on validation images. No answer changes, only how sure it is.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None
     bad = ~np.isfinite(logits).all(1)
     if bad.any():
         raise ValueError(
-            f"{bad.sum():,} of {len(bad):,} pictures have {what} that are not finite, the first at "
+            f"{bad.sum():,} of {len(bad):,} images have {what} that are not finite, the first at "
             f"place {int(bad.argmax())}: the model has diverged, or its precision is too low"
         )
 
@@ -47,7 +47,7 @@ def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " 
     Newton's steps find; a step that leaves the bracket is replaced by halving it.
 
     Args:
-        logits: Of validation pictures.
+        logits: Of validation images.
         labels: Their classes.
 
     Returns:

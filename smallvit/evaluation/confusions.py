@@ -9,18 +9,18 @@ from smallvit.evaluation.results import Evaluation
 
 
 class Confusion(NamedTuple):
-    """Pictures of one class that were taken for another.
+    """Images of one class that were taken for another.
 
     Attributes:
         truth: What they are.
         answer: What they were taken for.
-        pictures: How many.
+        images: How many.
         support: How many there are of the true class.
     """
 
     truth: str
     answer: str
-    pictures: int
+    images: int
     support: int
 
 
@@ -32,13 +32,13 @@ def largest_confusions(found: Evaluation, limit: int) -> list[Confusion]:
         for j, count in enumerate(row)
         if count and i != j
     ]
-    return sorted(pairs, key=lambda pair: (-pair.pictures, pair.support))[:limit]
+    return sorted(pairs, key=lambda pair: (-pair.images, pair.support))[:limit]
 
 
 def order_classes(confusion: Int[np.ndarray, "K K"]) -> list[int]:
     """Places of the classes, so that those that are confused stand side by side.
 
-    Classes are joined pairwise, the most confused first (average linkage on the share of pictures
+    Classes are joined pairwise, the most confused first (average linkage on the share of images
     that go either way). Each group is a row; two rows are joined at the ends that are confused
     most. Where nothing is confused the order is the classes' own.
     """
@@ -61,7 +61,7 @@ def order_classes(confusion: Int[np.ndarray, "K K"]) -> list[int]:
 
 
 def _likeness(confusion: Int[np.ndarray, "K K"]) -> Float64[np.ndarray, "K K"]:
-    """The share of pictures of either class that is taken for the other."""
+    """The share of images of either class that is taken for the other."""
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     both = shares + shares.T
     np.fill_diagonal(both, 0)

@@ -1,4 +1,4 @@
-"""From a model and pictures to an `Evaluation`."""
+"""From a model and images to an `Evaluation`."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -42,24 +42,24 @@ def logits_of(
     flip: bool = False,
     precision: Precision | None = None,
 ) -> Float32[np.ndarray, "N K"]:
-    """What a model says of pictures.
+    """What a model says of images.
 
     The model is moved to the device and runs in eval mode; afterwards its parts are in the modes
     they were in.
 
     Args:
-        model: From normalised pictures to logits.
-        pixels: Decoded pictures; a mapping of a file larger than memory is fine.
+        model: From normalised images to logits.
+        pixels: Decoded images; a mapping of a file larger than memory is fine.
         mean: What is subtracted from each channel, on a scale of 0 to 1.
         std: What each channel is divided by, on the same scale.
-        batch_size: Pictures at a time.
+        batch_size: Images at a time.
         device: Where to run it.
         flip: Asks for the mirror image too. The result is then the logarithm of the mean of both
             probabilities.
         precision: Of autocast; None and fp32 do without.
 
     Raises:
-        ValueError: There are no pictures, their channels are not those of the mean, or the model
+        ValueError: There are no images, their channels are not those of the mean, or the model
             gives what is not finite.
     """
     import torch
@@ -68,7 +68,7 @@ def logits_of(
 
     if not len(pixels) or pixels.shape[1] != len(mean) or len(mean) != len(std):
         raise ValueError(
-            f"expected pictures of {len(mean)} channels, as the mean has, and got an array of "
+            f"expected images of {len(mean)} channels, as the mean has, and got an array of "
             f"{pixels.shape} with {len(std)} standard deviations"
         )
     if batch_size < 1:
@@ -134,12 +134,12 @@ def measure(
     """All numbers of a model's logits.
 
     Args:
-        logits: Of each picture.
+        logits: Of each image.
         labels: Their true classes.
         classes: Names of the classes, in the order of the logits.
-        split: Which pictures they are, for the record.
+        split: Which images they are, for the record.
         temperature: What logits are divided by to give probabilities.
-        names: What the pictures are called.
+        names: What the images are called.
         flip: Whether the mirror image was asked too, for the record.
         replicates: Of the bootstrap behind the intervals.
         seed: Of the bootstrap.
@@ -149,7 +149,7 @@ def measure(
     """
     check_logits(logits)
     if logits.shape[1] != len(classes):
-        raise ValueError(f"there are {logits.shape[1]} logits a picture and {len(classes)} classes")
+        raise ValueError(f"there are {logits.shape[1]} logits an image and {len(classes)} classes")
     check_labels(labels, len(classes), "true label")
     probabilities = softmax(logits, temperature)
     predicted, confidence = probabilities.argmax(1), probabilities.max(1)
@@ -194,14 +194,14 @@ def evaluate(
 
     Args:
         run: The run folder.
-        data: Other pictures of the same classes, in any form that `load_data` takes. If they come
+        data: Other images of the same classes, in any form that `load_data` takes. If they come
             with a split of the name asked for, that is used; otherwise all of them are, and the
             evaluation's split is called "all". None means the run's own data.
-        split: Which pictures: train, val or test.
-        flip: Asks for the mirror image of each picture too.
+        split: Which images: train, val or test.
+        flip: Asks for the mirror image of each image too.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
-        batch_size: Pictures at a time.
-        progress: Whether to show a bar while pictures are decoded.
+        batch_size: Images at a time.
+        progress: Whether to show a bar while images are decoded.
 
     Raises:
         ValueError: The run, the data or the split is not there, the run's data has changed, or

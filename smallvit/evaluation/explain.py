@@ -21,7 +21,7 @@ from smallvit.models.base import Backbone, Size
 __all__ = ["Explanation", "explain", "overlay", "receptive_field", "temperatures"]
 
 _STEPS = 16
-"""Steps from noise to the picture."""
+"""Steps from noise to the image."""
 
 _LEAST = 8
 """Cells along a side of the gradient map of models that end on a coarser grid."""
@@ -29,7 +29,7 @@ _LEAST = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Maps of a batch of pictures.
+    """Maps of a batch of images.
 
     Each map is divided by its largest value: 1 is where the model looks most, 0.5 half as much,
     and a map that is zero everywhere stays so.
@@ -57,7 +57,7 @@ class Explanation:
 
 
 class Look(NamedTuple):
-    """What a forward pass shows of a batch of pictures.
+    """What a forward pass shows of a batch of images.
 
     Attributes:
         logits: What the model says.
@@ -78,20 +78,20 @@ def explain(
     images: Float[Tensor, "B C H W"],
     target: int | Sequence[int] | None = None,
 ) -> Explanation:
-    """Shows where a model looks in pictures, and what in them speaks for a class.
+    """Shows where a model looks in images, and what in them speaks for a class.
 
     The gradient map is pixel × gradient of the target's logit (less the mean of all logits, as the
-    softmax sees only differences), averaged on the way from noise to the picture, each step with
+    softmax sees only differences), averaged on the way from noise to the image, each step with
     noise of its own (expected gradients), and summed over the cells of a grid; what speaks against
     the class is cut off. It begins at the pixels because attention carries evidence from token to
-    token: where the final tokens' gradient lies says little about where in the picture it came
+    token: where the final tokens' gradient lies says little about where in the image it came
     from. It begins at noise because a network that normalises patches sees no difference between
-    a faint picture and a clear one.
+    a faint image and a clear one.
 
     Args:
         model: One of ours, a baseline or timm's, in eval mode. Only ours give attention.
         images: Normalised, on the model's device.
-        target: The class, one for all or one a picture; by default what the model predicts.
+        target: The class, one for all or one an image; by default what the model predicts.
 
     Raises:
         ValueError: The model trains, shows no grid of tokens, or has no such class.
@@ -147,7 +147,7 @@ def evidence_for(
     """What each pixel adds to the target's logit over the mean of all, by expected gradients."""
     total = torch.zeros(len(images), *images.shape[2:], device=images.device)
     for step in range(_STEPS):
-        # One noise for all pictures, so that a picture's map does not depend on its neighbours.
+        # One noise for all images, so that an image's map does not depend on its neighbours.
         noise = torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(step))
         noise = noise.to(images)
         with torch.enable_grad():
@@ -183,10 +183,10 @@ def reading(model: Any, tokens: Float[Tensor, "B N D"], grid: Size) -> Shares:
 
 
 def _target(target: int | Sequence[int] | None, logits: Tensor) -> Int64[Tensor, " B"]:
-    """The class of each picture that is to be explained."""
+    """The class of each image that is to be explained."""
     if logits.ndim != 2 or not logits.shape[1]:
         raise ValueError(
-            f"expected logits shaped (pictures, classes) and got {tuple(logits.shape)}: a model "
+            f"expected logits shaped (images, classes) and got {tuple(logits.shape)}: a model "
             "without a head or a pool has no classes to explain"
         )
     count, classes = logits.shape
@@ -196,6 +196,6 @@ def _target(target: int | Sequence[int] | None, logits: Tensor) -> Int64[Tensor,
     if len(each) != count or not all(0 <= k < classes for k in each):
         raise ValueError(
             f"target is {target!r}: give one class from 0 to {classes - 1}, or one for each of "
-            f"the {count} pictures"
+            f"the {count} images"
         )
     return torch.tensor(each, device=logits.device)

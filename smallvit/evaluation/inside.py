@@ -21,7 +21,7 @@ def receptive_field(model: nn.Module) -> int | None:
     It is P for patches of P pixels and P + 2·shift with SPT: 2P at the usual shift of half a
     patch. For convolutions, pools and soft splits it grows as r + (k − 1)·j, with j the stride so
     far. T2T's transformers between the splits are left out: through them a token sees everything.
-    At the border of the picture it is cut off.
+    At the border of the image it is cut off.
 
     Returns:
         The side, or None for models that are not ours.

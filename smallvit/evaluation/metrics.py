@@ -76,7 +76,7 @@ def check_labels(labels: Num[np.ndarray, "..."], num_classes: int, what: str = "
         ValueError: There are none, they are no whole numbers, or some are out of range.
     """
     if labels.ndim != 1 or not len(labels):
-        raise ValueError(f"expected one {what} a picture, and got an array of {labels.shape}")
+        raise ValueError(f"expected one {what} an image, and got an array of {labels.shape}")
     if labels.dtype.kind not in "iu":
         raise ValueError(f"a {what} is a whole number, and these are {labels.dtype}")
     if labels.min() < 0 or labels.max() >= num_classes:
@@ -87,19 +87,19 @@ def check_labels(labels: Num[np.ndarray, "..."], num_classes: int, what: str = "
 
 
 def check_probabilities(probabilities: Num[np.ndarray, "..."]) -> None:
-    """Refuses what are no probabilities of classes, one row a picture.
+    """Refuses what are no probabilities of classes, one row an image.
 
     Raises:
         ValueError: The shape is wrong, or rows hold something that is no distribution.
     """
     if probabilities.ndim != 2 or not probabilities.size:
         raise ValueError(
-            f"expected probabilities as (pictures, classes), and got {probabilities.shape}"
+            f"expected probabilities as (images, classes), and got {probabilities.shape}"
         )
     bad = ~np.isfinite(probabilities).all(1)
     if bad.any():
         raise ValueError(
-            f"{bad.sum():,} of {len(bad):,} pictures have probabilities that are not finite, "
+            f"{bad.sum():,} of {len(bad):,} images have probabilities that are not finite, "
             f"the first at place {int(bad.argmax())}: the model has diverged"
         )
     sums = probabilities.sum(1, dtype=np.float64)
@@ -232,7 +232,7 @@ def estimates(
         _check_both(truth, probabilities)
         if probabilities.shape[1] != num_classes:
             many = probabilities.shape[1]
-            raise ValueError(f"{many} probabilities a picture, and {num_classes} classes")
+            raise ValueError(f"{many} probabilities an image, and {num_classes} classes")
     predicted = answers if probabilities is None else probabilities.argmax(1)
     _check_answers(truth, predicted, num_classes)
     correct = truth == predicted

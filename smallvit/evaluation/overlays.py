@@ -1,4 +1,4 @@
-"""Heat on pictures."""
+"""Heat on images."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -24,7 +24,7 @@ _COLOURS = np.array(
 )
 
 
-_DIM = 0.8  # of the picture below, so that the brightest colour stands out on white too
+_DIM = 0.8  # of the image below, so that the brightest colour stands out on white too
 
 
 def colours(heat: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w 3"]:
@@ -34,24 +34,24 @@ def colours(heat: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w 3"]:
 
 
 def overlay(
-    picture: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "h w"], strength: float = 0.75
+    image: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "h w"], strength: float = 0.75
 ) -> UInt8[np.ndarray, "H W 3"]:
-    """Lays a map over a picture.
+    """Lays a map over an image.
 
-    The picture turns grey below, so that colour means heat and nothing else, and shows through
+    The image turns grey below, so that colour means heat and nothing else, and shows through
     where there is little.
 
     Args:
-        picture: Grey or coloured; of more channels the first three are shown.
+        image: Grey or coloured; of more channels the first three are shown.
         heat: From 0 to 1, on any grid; it is enlarged bilinearly.
-        strength: From 0, the picture alone, to 1, the map alone.
+        strength: From 0, the image alone, to 1, the map alone.
     """
     if not 0 <= strength <= 1:
         raise ValueError(f"strength is {strength}: allowed is 0 to 1")
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     small = Image.fromarray(heat.astype(np.float32))
     large = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))
-    three = coloured(picture)
+    three = coloured(image)
     if strength == 0:
         return three
     heat = large.clip(0, 1)

@@ -1,4 +1,4 @@
-"""Two models on the same pictures: is one better, or was it luck?"""
+"""Two models on the same images: is one better, or was it luck?"""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """What two models say of the same pictures.
+    """What two models say of the same images.
 
     Attributes:
-        count: Pictures.
-        gained: Pictures that only the second has right.
-        lost: Pictures that only the first has right.
+        count: Images.
+        gained: Images that only the second has right.
+        lost: Images that only the first has right.
         p: How often luck alone would bring a difference as large, if both were equally good:
             McNemar's test, exact.
         difference: Accuracy of the second minus that of the first, with its 95 % interval
-            (Agresti and Min 2005: half a picture is added to each of the four counts).
+            (Agresti and Min 2005: half an image is added to each of the four counts).
     """
 
     count: int
@@ -32,10 +32,10 @@ class Paired:
     difference: Estimate
 
 
-def same_pictures(first: Evaluation, second: Evaluation) -> bool:
-    """Whether both evaluations are of pictures with the same names and classes, in order.
+def same_images(first: Evaluation, second: Evaluation) -> bool:
+    """Whether both evaluations are of images with the same names and classes, in order.
 
-    What pictures hold is not compared: use it for evaluations of the same data.
+    What images hold is not compared: use it for evaluations of the same data.
     """
     one, two = first.answers, second.answers
     if one is None or two is None or not one.names:
@@ -48,14 +48,14 @@ def same_pictures(first: Evaluation, second: Evaluation) -> bool:
 
 
 def compare(first: Evaluation, second: Evaluation) -> Paired:
-    """Compares the answers of two models to the same pictures.
+    """Compares the answers of two models to the same images.
 
     Raises:
-        ValueError: The pictures are not the same, or the answers were not kept.
+        ValueError: The images are not the same, or the answers were not kept.
     """
-    if not same_pictures(first, second):
+    if not same_images(first, second):
         raise ValueError(
-            "expected two evaluations with the answers to the same pictures: evaluate both on the "
+            "expected two evaluations with the answers to the same images: evaluate both on the "
             "same split of the same data"
         )
     assert first.answers is not None

@@ -16,8 +16,8 @@ class ClassResult:
 
     Attributes:
         name: The class.
-        support: Pictures that are of it.
-        predicted: Pictures that were taken for it.
+        support: Images that are of it.
+        predicted: Images that were taken for it.
         precision: The share of those taken for it that are of it; 0 where there are none.
         recall: The share of those of it that were taken for it; 0 to 1 where there are none.
         f1: The harmonic mean of both.
@@ -33,12 +33,12 @@ class ClassResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceBin:
-    """Pictures whose answers are about equally sure.
+    """Images whose answers are about equally sure.
 
     Attributes:
         low: Where the bin begins.
         high: Where it ends.
-        samples: Pictures in it.
+        samples: Images in it.
         confidence: Mean probability of their answers.
         accuracy: The share of the answers that is right.
     """
@@ -52,13 +52,13 @@ class ConfidenceBin:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What was answered to each picture, in the order of the split.
+    """What was answered to each image, in the order of the split.
 
     Attributes:
         truth: True classes, by number.
         predicted: Answered classes, by number.
         confidence: Calibrated probability of each answer, to six places.
-        names: What the pictures are called; empty if that is not known.
+        names: What the images are called; empty if that is not known.
     """
 
     truth: tuple[int, ...]
@@ -72,7 +72,7 @@ class Answers:
             if length != len(self.truth) and (length or name != "names"):
                 raise ValueError(
                     f"{name} has {length:,} entries: expected one for each of the "
-                    f"{len(self.truth):,} pictures"
+                    f"{len(self.truth):,} images"
                 )
 
 
@@ -81,15 +81,15 @@ class Evaluation:
     """How a model fares on a split; see `smallvit.evaluation.metrics` for what numbers mean.
 
     Attributes:
-        split: Which pictures: train, val or test of the data, or all of it.
+        split: Which images: train, val or test of the data, or all of it.
         count: How many.
         classes: Names of the classes, in the order of all numbers of classes.
         accuracy: The share of right answers.
-        top5: The share of pictures whose class is among the five most probable; None where there
+        top5: The share of images whose class is among the five most probable; None where there
             are no more than five classes.
         balanced_accuracy: Mean recall of the classes that occur.
         precision: Mean over classes that occur or were answered (macro), as recall and f1.
-        weighted_precision: Mean weighted by pictures, as weighted_recall and weighted_f1.
+        weighted_precision: Mean weighted by images, as weighted_recall and weighted_f1.
         log_loss: Mean of minus the logarithm of the true class's probability.
         ece: Expected calibration error.
         per_class: One row a class.
@@ -129,7 +129,7 @@ class Evaluation:
             raise ValueError(f"confusion is not {width} by {width}, as there are {width} classes")
         counted = sum(map(sum, self.confusion))
         if counted != self.count:
-            raise ValueError(f"confusion counts {counted:,} pictures, and count is {self.count:,}")
+            raise ValueError(f"confusion counts {counted:,} images, and count is {self.count:,}")
         if self.answers and len(self.answers.truth) != self.count:
             told = len(self.answers.truth)
             raise ValueError(f"there are {told:,} answers, and count is {self.count:,}")
@@ -142,7 +142,7 @@ class Evaluation:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Classes of which the split has no picture; nothing was learned about them."""
+        """Classes of which the split has no image; nothing was learned about them."""
         return tuple(row.name for row in self.per_class if not row.support)
 
     def summary(self) -> str:
@@ -155,7 +155,7 @@ class Evaluation:
         many, missing = len(self.classes), len(self.absent)
         note = f", {missing} of them absent" if missing else ""
         return "\n".join(
-            [f"{self.split}: {self.count:,} pictures of {many:,} classes{note}", *rows]
+            [f"{self.split}: {self.count:,} images of {many:,} classes{note}", *rows]
         )
 
     def to_json(self) -> str:

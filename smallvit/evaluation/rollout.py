@@ -45,7 +45,7 @@ See = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B N s"]]
 
 
 class Shares(NamedTuple):
-    """How much each token counts for what the head reads; all of a picture sum to one.
+    """How much each token counts for what the head reads; all of an image sum to one.
 
     Attributes:
         lead: Of the class token; without one it has no entries.

@@ -1,4 +1,4 @@
-"""`smallvit explain` as a function: for each picture a sheet of what the model looks at."""
+"""`smallvit explain` as a function: for each image a sheet of what the model looks at."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import nn
 from smallvit.augment import normalise
 from smallvit.data.fit import fit_image
 from smallvit.data.items import shown
-from smallvit.data.pictures import SUFFIXES, UnreadableError, decode, read_bytes, to_channels
+from smallvit.data.images import SUFFIXES, UnreadableError, decode, read_bytes, to_channels
 from smallvit.data.previews import coloured, label_font
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.evaluate import choose_device
@@ -31,7 +31,7 @@ _INK, _PAPER, _QUIET = (30, 30, 30), (250, 250, 250), (110, 110, 110)
 
 
 class Tile(NamedTuple):
-    """A picture with a line of text below it."""
+    """An image with a line of text below it."""
 
     label: str
     pixels: UInt8[np.ndarray, "H W 3"]
@@ -42,11 +42,11 @@ class Explained:
     """What became of one file.
 
     Attributes:
-        path: The picture.
-        sheet: The PNG that was written; None if the picture could not be read.
+        path: The image.
+        sheet: The PNG that was written; None if the image could not be read.
         answer: The class the model predicts.
         probability: How sure it is, calibrated.
-        error: Why the picture could not be read.
+        error: Why the image could not be read.
     """
 
     path: Path
@@ -64,11 +64,11 @@ def explain_files(
     name: str | None = None,
     device: str = "auto",
 ) -> Iterator[Explained]:
-    """Writes a sheet for each picture, one picture at a time.
+    """Writes a sheet for each image, one image at a time.
 
     Args:
         run: Whose model is asked.
-        paths: Pictures, and folders of pictures.
+        paths: Images, and folders of images.
         out: The folder for the sheets; it is made if needed.
         name: The class that the gradient map speaks for; by default the predicted one.
         device: auto, cpu, cuda or mps.
@@ -113,7 +113,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _free(stem: str, taken: set[str]) -> str:
-    """A file name no other picture of this call has, nor the picture itself."""
+    """A file name no other image of this call has, nor the image itself."""
     number, name = 1, f"{stem}-explained.png"
     while name in taken:
         number += 1
@@ -137,10 +137,10 @@ def _ask(
 def tiles(
     pixels: UInt8[np.ndarray, "H W C"], found: Explanation, classes: Sequence[str]
 ) -> list[list[Tile]]:
-    """The rows of a sheet: the picture and its maps, then the heads of the last layer.
+    """The rows of a sheet: the image and its maps, then the heads of the last layer.
 
     Args:
-        pixels: The picture as the model sees it.
+        pixels: The image as the model sees it.
         found: Its explanation, alone in its batch.
         classes: Names of the classes.
     """

@@ -1,4 +1,4 @@
-"""Whether an exported file says what the model says, on real pictures."""
+"""Whether an exported file says what the model says, on real images."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,7 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from smallvit.data import load_data
-from smallvit.data.pictures import as_array
+from smallvit.data.images import as_array
 from smallvit.exporting.shipped import Shipped
 from smallvit.runs.folder import Run
 
@@ -21,7 +21,7 @@ _SIDES = ((28, 28), (75, 50), (31, 97), (160, 224), (300, 200), (1, 40))
 Answer = Callable[
     [UInt8[np.ndarray, "B H W C"]], tuple[Float32[np.ndarray, "B K"], Float32[np.ndarray, "B K"]]
 ]
-"""An exported graph as a function: pictures to logits and probabilities."""
+"""An exported graph as a function: images to logits and probabilities."""
 
 
 def check(answer: Answer, shipped: Shipped, run: Run, what: str) -> float:
@@ -30,7 +30,7 @@ def check(answer: Answer, shipped: Shipped, run: Run, what: str) -> float:
     Args:
         answer: The exported graph.
         shipped: The module it was made from.
-        run: Whose pictures are tried.
+        run: Whose images are tried.
         what: What is refused, for the message.
 
     Returns:
@@ -40,19 +40,19 @@ def check(answer: Answer, shipped: Shipped, run: Run, what: str) -> float:
         ValueError: Some answer differs.
     """
     worst = 0.0
-    for pictures in samples(run, shipped.given):
+    for images in samples(run, shipped.given):
         with torch.no_grad():
-            expected = [part.numpy() for part in shipped(torch.from_numpy(pictures))]
-        found = answer(pictures)
+            expected = [part.numpy() for part in shipped(torch.from_numpy(images))]
+        found = answer(images)
         for name, ours, theirs in zip(("logits", "probabilities"), expected, found, strict=True):
             scale = max(1.0, float(np.abs(ours).max()))
             same = ours.shape == theirs.shape and np.isfinite(theirs).all()
             apart = float(np.abs(ours - theirs).max()) / scale if same else float("inf")
             worst = max(worst, apart)
             if not apart <= TOLERANCE:
-                shape = "×".join(map(str, pictures.shape))
+                shape = "×".join(map(str, images.shape))
                 raise ValueError(
-                    f"{what} was not written: on pictures of {shape} its {name} differ from the "
+                    f"{what} was not written: on images of {shape} its {name} differ from the "
                     f"model's by {apart:.2g}, and {TOLERANCE:g} is allowed. This is a fault of the "
                     "exporter, not of your data; another --format may do"
                 )
@@ -60,14 +60,14 @@ def check(answer: Answer, shipped: Shipped, run: Run, what: str) -> float:
 
 
 def samples(run: Run, channels: int) -> Iterator[UInt8[np.ndarray, "B H W C"]]:
-    """Batches of pictures of different sizes: some of the run's own, or else bundled ones."""
+    """Batches of images of different sizes: some of the run's own, or else bundled ones."""
     try:
-        pictures = _own(run, channels)
-    except (ValueError, OSError):  # moved, changed or not to be read: other pictures do as well
-        pictures = _bundled(channels)
-    for picture in pictures:
-        yield picture[None]
-    first = pictures[0]
+        images = _own(run, channels)
+    except (ValueError, OSError):  # moved, changed or not to be read: other images do as well
+        images = _bundled(channels)
+    for image in images:
+        yield image[None]
+    first = images[0]
     yield np.stack([first, first[::-1], first[:, ::-1]])
 
 
@@ -81,15 +81,15 @@ def _own(run: Run, channels: int) -> list[UInt8[np.ndarray, "H W C"]]:
 def _bundled(channels: int) -> list[UInt8[np.ndarray, "H W C"]]:
     pixels = load_data("fashion-mini").pixels("test")
     resized = (
-        Image.fromarray(np.array(picture[0])).resize(size, Image.Resampling.BICUBIC)
-        for picture, size in zip(pixels, _SIDES, strict=False)
+        Image.fromarray(np.array(image[0])).resize(size, Image.Resampling.BICUBIC)
+        for image, size in zip(pixels, _SIDES, strict=False)
     )
-    return [_in_channels(as_array(picture), channels) for picture in resized]
+    return [_in_channels(as_array(image), channels) for image in resized]
 
 
-def _in_channels(picture: UInt8[np.ndarray, "H W c"], channels: int) -> UInt8[np.ndarray, "H W C"]:
+def _in_channels(image: UInt8[np.ndarray, "H W c"], channels: int) -> UInt8[np.ndarray, "H W C"]:
     """As many channels as asked for; copies of grey are shaded, so that none can be mixed up."""
-    if picture.shape[2] == channels:
-        return np.array(picture)
+    if image.shape[2] == channels:
+        return np.array(image)
     shades = np.linspace(1, 0.5, channels)
-    return (picture[..., :1] * shades).astype(np.uint8)
+    return (image[..., :1] * shades).astype(np.uint8)

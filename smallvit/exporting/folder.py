@@ -16,7 +16,7 @@ from smallvit.runs.files import write_bytes, write_json, write_tensors
 
 _README = """# {architecture}
 
-Trained with smallvit {version}: {count} classes, pictures of {height}×{width} pixels, {channels} \
+Trained with smallvit {version}: {count} classes, images of {height}×{width} pixels, {channels} \
 channels.
 
 ```python
@@ -25,7 +25,7 @@ import timm
 model = timm.create_model("local-dir:{place}", pretrained=True).eval()
 ```
 
-The model takes pictures brought to {height}×{width} by "{fit}" (grey bars and no cropping for \
+The model takes images brought to {height}×{width} by "{fit}" (grey bars and no cropping for \
 letterbox), divided by 255, less mean {mean}, divided by std {std}. timm's own transforms know no \
 letterbox; `smallvit.data.fit_image` does it. Divide logits by {temperature} before the softmax \
 for calibrated probabilities. Classes, in the order of the logits: `label_names` in config.json.

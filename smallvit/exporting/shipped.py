@@ -13,12 +13,12 @@ _GREY = (19595, 38470, 7471)
 
 
 class Shipped(nn.Module):
-    """Decoded pictures of any one size to logits and calibrated probabilities.
+    """Decoded images of any one size to logits and calibrated probabilities.
 
-    What happens to a picture in here is, byte for byte, what `fit_image` and the cache do to it.
+    What happens to an image in here is, byte for byte, what `fit_image` and the cache do to it.
 
     Args:
-        model: From normalised pictures to logits.
+        model: From normalised images to logits.
         card: What goes with it.
     """
 
@@ -35,18 +35,18 @@ class Shipped(nn.Module):
 
     @property
     def given(self) -> int:
-        """Channels of the pictures it takes: a model of grey ones takes colour."""
+        """Channels of the images it takes: a model of grey ones takes colour."""
         return 3 if self.channels == 1 else self.channels
 
     def forward(
-        self, pictures: UInt8[Tensor, "B H W C"]
+        self, images: UInt8[Tensor, "B H W C"]
     ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
         """Logits and probabilities."""
-        planes = pictures.permute(0, 3, 1, 2)
+        planes = images.permute(0, 3, 1, 2)
         if self.channels == 1:
             planes = grey(planes)
-        images = normalise(fit_tensor(planes, self.size, self.fit), self.mean, self.std)
-        logits = self.model(images).float()
+        normalised = normalise(fit_tensor(planes, self.size, self.fit), self.mean, self.std)
+        logits = self.model(normalised).float()
         return logits, (logits / self.temperature).softmax(1)
 
 

@@ -1,6 +1,6 @@
-"""Names the classes of pictures with the .onnx file of the same name beside this script.
+"""Names the classes of images with the .onnx file of the same name beside this script.
 
-Needs numpy, pillow and onnxruntime: python THIS.py picture.jpg …
+Needs numpy, pillow and onnxruntime: python THIS.py image.jpg …
 """
 
 import json
@@ -13,22 +13,22 @@ from PIL import Image, ImageOps
 
 
 def read(path: str) -> np.ndarray:
-    """A picture as height × width × red, green and blue; transparent ones lie on white."""
+    """An image as height × width × red, green and blue; transparent ones lie on white."""
     with Image.open(path) as file:
-        picture = ImageOps.exif_transpose(file)
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return np.array(picture.convert("RGB"))
+        image = ImageOps.exif_transpose(file)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return np.array(image.convert("RGB"))
 
 
 def main(paths: list[str], top: int = 5) -> None:
-    """Prints the most probable classes of each picture."""
+    """Prints the most probable classes of each image."""
     session = onnxruntime.InferenceSession(Path(__file__).with_suffix(".onnx"))
     classes = json.loads(session.get_modelmeta().custom_metadata_map["smallvit"])["classes"]
     for path in paths:
-        # The graph resizes, normalises and calibrates; a batch may hold pictures of one size.
-        (shares,) = session.run(["probabilities"], {"pictures": read(path)[None]})
+        # The graph resizes, normalises and calibrates; a batch may hold images of one size.
+        (shares,) = session.run(["probabilities"], {"images": read(path)[None]})
         best = np.argsort(-shares[0], kind="stable")[:top]
         answers = (f"{classes[k]} {100 * shares[0][k]:.1f} %" for k in best)
         sys.stdout.write("\t".join([path, *answers]) + "\n")

@@ -40,7 +40,7 @@ def export(
 ) -> Path:
     """Writes a run's model for other programs.
 
-    The graphs of onnx and pt2 take decoded pictures: bytes, (batch, height, width, 3), a batch of
+    The graphs of onnx and pt2 take decoded images: bytes, (batch, height, width, 3), a batch of
     any one size. They resize, normalise and calibrate, and return logits and probabilities. Beside
     an .onnx file a script of the same name shows how to use it.
 
@@ -94,7 +94,7 @@ def _place(path: Path, format: Format, force: bool) -> Path:
 
 
 def traced(shipped: Shipped) -> "ExportedProgram":
-    """The module as a graph for batches of any size and pictures of any shape."""
+    """The module as a graph for batches of any size and images of any shape."""
     # Sizes that the exporter cannot mistake for constants or for each other.
     given = torch.zeros((3, 37, 53, shipped.given), dtype=torch.uint8)
     dynamic = {place: torch.export.Dim(name) for place, name in enumerate(_SIDES)}
@@ -110,8 +110,8 @@ def _write_onnx(job: _Job) -> None:
     data = onnx_bytes(shipped, job.card)
     session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
-    def answer(pictures: Any) -> Any:
-        return session.run(["logits", "probabilities"], {"pictures": pictures})
+    def answer(images: Any) -> Any:
+        return session.run(["logits", "probabilities"], {"images": images})
 
     _checked(answer, shipped, job)
     write_bytes(job.path, data)
@@ -128,7 +128,7 @@ def onnx_bytes(shipped: Shipped, card: Card) -> bytes:
         external_data=False,
         verbose=False,
         opset_version=_OPSET,
-        input_names=["pictures"],
+        input_names=["images"],
         output_names=["logits", "probabilities"],
     )
     program.model.metadata_props[KEY] = card.to_json()
@@ -160,9 +160,9 @@ def _write_pt2(job: _Job) -> None:
     torch.export.save(traced(shipped), memory, extra_files={EXTRA: job.card.to_json()})
     module = torch.export.load(io.BytesIO(memory.getvalue())).module()
 
-    def answer(pictures: Any) -> Any:
+    def answer(images: Any) -> Any:
         with torch.no_grad():
-            return [part.numpy() for part in module(torch.from_numpy(pictures))]
+            return [part.numpy() for part in module(torch.from_numpy(images))]
 
     _checked(answer, shipped, job)
     write_bytes(job.path, memory.getvalue())
@@ -190,9 +190,9 @@ def _write_timm(job: _Job) -> None:
 def _eager(model: nn.Module, card: Card) -> Answer:
     shipped = Shipped(model, card).eval()
 
-    def answer(pictures: Any) -> Any:
+    def answer(images: Any) -> Any:
         with torch.no_grad():
-            return [part.numpy() for part in shipped(torch.from_numpy(pictures))]
+            return [part.numpy() for part in shipped(torch.from_numpy(images))]
 
     return answer
 

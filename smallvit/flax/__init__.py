@@ -1,6 +1,6 @@
 """The small-dataset ViT in JAX: the papers' parts as Linen modules, without PyTorch.
 
-Pictures are (B, H, W, C). A module called with `deterministic=True` drops nothing and needs no
+Images are (B, H, W, C). A module called with `deterministic=True` drops nothing and needs no
 rngs; otherwise the rates that are not zero draw from the rngs "dropout" (everything inside the
 blocks) and "emb_dropout" (after the positions). Shapes in signatures read with the legend of
 `smallvit.layers`: B batch, C channels, H W image, h w token grid, N tokens, D width, M heads,

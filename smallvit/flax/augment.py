@@ -1,4 +1,4 @@
-"""Augmentation as pure functions of (key, batch): random for each picture, safe under jit.
+"""Augmentation as pure functions of (key, batch): random for each image, safe under jit.
 
 What moves in or is erased is zero: crop before normalising and it is black, erase after it and it
 is the mean colour.
@@ -14,13 +14,13 @@ Share = Float[Array, "B H W 1"]
 
 
 def flip(key: Array, images: Float[Array, "B H W C"], prob: float = 0.5) -> Float[Array, "B H W C"]:
-    """Mirrors some pictures left to right."""
+    """Mirrors some images left to right."""
     flipped = jax.random.bernoulli(key, prob, (len(images), 1, 1, 1))
     return jnp.where(flipped, images[:, :, ::-1], images)
 
 
 def crop(key: Array, images: Float[Array, "B H W C"], padding: int = 4) -> Float[Array, "B H W C"]:
-    """Cuts each picture, padded on all sides, back to its size at a random place."""
+    """Cuts each image, padded on all sides, back to its size at a random place."""
     batch, height, width, _ = images.shape
     sides = (padding, padding)
     padded = jnp.pad(images, ((0, 0), sides, sides, (0, 0)))
@@ -37,13 +37,13 @@ def erase(
     area: tuple[float, float] = (0.02, 1 / 3),
     aspect: float = 0.3,
 ) -> Float[Array, "B H W C"]:
-    """Blanks a rectangle of some pictures.
+    """Blanks a rectangle of some images.
 
     Args:
-        prob: How many pictures.
-        area: The least and most of a picture that goes.
+        prob: How many images.
+        area: The least and most of an image that goes.
         aspect: Height over width, between this and its inverse, log-uniform; a side longer than
-            the picture is cut to it.
+            the image is cut to it.
     """
     batch, height, width, _ = images.shape
     chosen_key, area_key, aspect_key, place_key = jax.random.split(key, 4)
@@ -61,7 +61,7 @@ def erase(
 
 
 def mixup(key: Array, images: Float[Array, "B H W C"], alpha: float = 1.0) -> Share:
-    """Mixup's share: one number a picture, Beta(alpha, alpha)."""
+    """Mixup's share: one number an image, Beta(alpha, alpha)."""
     kept = _beta(key, alpha, (len(images), 1, 1, 1))
     return jnp.broadcast_to(kept, (*images.shape[:3], 1))
 
@@ -84,7 +84,7 @@ def blend(
     targets: Float[Array, "B K"],
     share: Share,
 ) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
-    """Mixes each picture with another of the batch, and its target by the same share."""
+    """Mixes each image with another of the batch, and its target by the same share."""
     partner = jax.random.permutation(key, len(images))
     share = share.astype(images.dtype)
     kept = share.mean((1, 2))
@@ -102,7 +102,7 @@ def mix(
     mixup_alpha: float = 1.0,
     cutmix_alpha: float = 1.0,
 ) -> tuple[Float[Array, "B H W C"], Float[Array, "B K"]]:
-    """Mixup or CutMix, half and half, on some pictures; soft targets."""
+    """Mixup or CutMix, half and half, on some images; soft targets."""
     choice_key, mixup_key, cutmix_key, blend_key = jax.random.split(key, 4)
     choice = jax.random.uniform(choice_key, (len(images), 1, 1, 1))
     mixed = jnp.where(
@@ -127,7 +127,7 @@ def _box(
     left: Int[Array, "B"],
     right: Int[Array, "B"],
 ) -> Bool[Array, "B H W 1"]:
-    """True inside a rectangle of each picture."""
+    """True inside a rectangle of each image."""
     _, height, width, _ = images.shape
     row, column = jnp.arange(height), jnp.arange(width)
     rows = (row >= top[:, None]) & (row < bottom[:, None])

@@ -47,7 +47,7 @@ class Block(nn.Module):
     Attributes:
         attention: The attention, ready made.
         mlp: The MLP, ready made.
-        drop_path: Stochastic depth on both branches: drops a whole branch for some pictures of a
+        drop_path: Stochastic depth on both branches: drops a whole branch for some images of a
             batch, scales up the rest.
         post_norm: The published compact-transformer block, which normalises the residual stream
             itself after attention: x = x + attn(norm1(x)); x = norm2(x); x = x + mlp(x).

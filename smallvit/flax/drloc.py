@@ -41,7 +41,7 @@ class DRLoc(nn.Module):
 
     Attributes:
         mode: How distances are predicted.
-        pairs: Pairs drawn a picture.
+        pairs: Pairs drawn an image.
         normalised: Divides l1's targets by the grid's side, as in the paper.
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
@@ -77,8 +77,8 @@ class DRLoc(nn.Module):
         batch, places, _ = tokens.shape
         if pairs is None:
             pairs = jax.random.randint(key, (2, batch, self.pairs), 0, places)
-        pictures = jnp.arange(batch)[:, None]
-        x = jnp.concatenate([tokens[pictures, pairs[0]], tokens[pictures, pairs[1]]], -1)
+        images = jnp.arange(batch)[:, None]
+        x = jnp.concatenate([tokens[images, pairs[0]], tokens[images, pairs[1]]], -1)
         for layer in range(self.hidden_layers):
             # Every second module of PyTorch's sequence is the activation.
             x = nn.relu(nn.Dense(self.hidden, name=f"perceptron_{2 * layer}")(x))

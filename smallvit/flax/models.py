@@ -55,7 +55,7 @@ class Encoder(nn.Module, kw_only=True):
         depth: Number of blocks.
         heads: Number of heads.
         mlp_dim: Hidden width of the MLP.
-        in_channels: Channels of the pictures.
+        in_channels: Channels of the images.
         head_dim: Width of a head; by default dim / heads.
         spt: Shifted patch tokenization.
         shift: SPT's shift as a fraction of the patch, or of the tokens' stride.
@@ -148,7 +148,7 @@ class Encoder(nn.Module, kw_only=True):
         raise NotImplementedError
 
     def tokenize(self, images: Float[Array, "B H W C"]) -> Float[Array, "B N D"]:
-        """Pictures to tokens, row by row."""
+        """Images to tokens, row by row."""
         tokens: Array = self.tokenizer(images)
         return tokens
 
@@ -198,7 +198,7 @@ class Encoder(nn.Module, kw_only=True):
         expected = (*self.size, self.in_channels)
         if images.shape[1:] != expected:
             raise ValueError(
-                "expected pictures of {}×{}×{} (height, width, channels)".format(*expected)
+                "expected images of {}×{}×{} (height, width, channels)".format(*expected)
                 + f" and got a batch shaped {images.shape}; "
                 "`resized(model, variables, size)` makes this model for another size"
             )
@@ -300,7 +300,7 @@ class CCT(Encoder, kw_only=True):
 def resized(
     model: Encoder, variables: Mapping[str, Any], image_size: int | Size
 ) -> tuple[Encoder, dict[str, Any]]:
-    """The model for another picture size: same weights, positions resampled to its grid."""
+    """The model for another image size: same weights, positions resampled to its grid."""
     new = model.clone(image_size=image_size)
     changed = dict(variables)
     for collection, tree in variables.items():

@@ -1,4 +1,4 @@
-"""From pictures to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
+"""From images to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
 
 import math
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from smallvit.flax.initial import KAIMING, UNIFORM, XAVIER, Initializer, uniform
 
 Directions = Literal["diagonal", "cardinal", "all"]
 
-# Signs of (row, column): the view at (r, c) shows the picture at (r + row·s, c + column·s).
+# Signs of (row, column): the view at (r, c) shows the image at (r + row·s, c + column·s).
 _DIAGONAL = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 _CARDINAL = ((-1, 0), (1, 0), (0, -1), (0, 1))
 _OFFSETS = {"diagonal": _DIAGONAL, "cardinal": _CARDINAL, "all": _DIAGONAL + _CARDINAL}
@@ -32,7 +32,7 @@ def shift_pixels(shift: float, patch_size: int) -> int:
 def shifted_stack(
     images: Float[Array, "B H W C"], shift: int, directions: Directions = "diagonal"
 ) -> Float[Array, "B H W VC"]:
-    """The picture and its shifted copies, side by side on the channel axis, original first.
+    """The image and its shifted copies, side by side on the channel axis, original first.
 
     The diagonal copies follow in the order x[r−s, c−s], x[r−s, c+s], x[r+s, c−s], x[r+s, c+s],
     the cardinal ones in the order x[r−s, c], x[r+s, c], x[r, c−s], x[r, c+s]; zeros move in.
@@ -104,7 +104,7 @@ class SPT(nn.Module):
         batch, height, width, _ = images.shape
         p = self.patch_size
         if height % p or width % p:
-            raise ValueError(f"pictures of {height}×{width} do not divide into patches of {p}")
+            raise ValueError(f"images of {height}×{width} do not divide into patches of {p}")
         stack = shifted_stack(images, shift_pixels(self.shift, p), self.directions)
         # Flattened row, column, view, channel.
         patches = stack.reshape(batch, height // p, p, width // p, p, -1)

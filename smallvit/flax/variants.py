@@ -71,7 +71,7 @@ def from_name(
         name: A name of `VARIANTS`, with `+spt`, `+lsa` or `+spt+lsa` behind it if wanted.
         num_classes: Width of the head; 0 leaves it out.
         image_size: One number, or (height, width).
-        in_channels: Channels of the pictures.
+        in_channels: Channels of the images.
         options: Any field of the module, such as `drop_path=0.2` or `dtype=jnp.bfloat16`.
 
     Raises:

@@ -23,16 +23,16 @@ class Card:
 
     Attributes:
         classes: Names of the classes, in the order of the logits.
-        image_size: Height and width of the pictures the model sees.
-        channels: Of these pictures.
-        fit: How pictures of other shapes come to that size.
+        image_size: Height and width of the images the model sees.
+        channels: Of these images.
+        fit: How images of other shapes come to that size.
         mean: What is subtracted from each channel, on a scale of 0 to 1.
         std: What each channel is divided by, on the same scale.
         temperature: What logits are divided by to give probabilities.
         model: What builds the model again: name, options, sizes.
         config: The run's config.
         versions: Of smallvit and torch, when it was exported.
-        facts: What else the run recorded: parameters, steps, counts of pictures.
+        facts: What else the run recorded: parameters, steps, counts of images.
         accuracy: On the test split, with the ends of its interval; None if it is not known.
     """
 
@@ -102,7 +102,7 @@ class Card:
         """
         if not text:
             raise ValueError(
-                f"{source} was not exported by smallvit: it says nothing of classes and pictures"
+                f"{source} was not exported by smallvit: it says nothing of classes and images"
             )
         try:
             plain = json.loads(text)

@@ -1,4 +1,4 @@
-"""`predict`: any number of picture files to rows, in order and in little memory."""
+"""`predict`: any number of image files to rows, in order and in little memory."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from smallvit.data.pictures import SUFFIXES, UnreadableError, decode, read_bytes
+from smallvit.data.images import SUFFIXES, UnreadableError, decode, read_bytes
 from smallvit.data.work import spread
 from smallvit.inference.predictor import Predictor
 
@@ -55,19 +55,19 @@ def predict(
     device: str = "auto",
     progress: bool = False,
 ) -> Iterator[Row]:
-    """Predicts the classes of picture files.
+    """Predicts the classes of image files.
 
     Rows come in the order of the files, one for each. A file that cannot be read, a path that is
-    not there and a folder or pattern without pictures become rows with an error. Decoding runs in
-    threads ahead of the model, and only the next few pictures are held in memory.
+    not there and a folder or pattern without images become rows with an error. Decoding runs in
+    threads ahead of the model, and only the next few images are held in memory.
 
     Args:
         source: A run folder, an .onnx or .pt2 file of `export`, or a predictor.
-        paths: Files; folders, which are searched at any depth for names of pictures; patterns such
+        paths: Files; folders, which are searched at any depth for names of images; patterns such
             as "photos/**/*.jpg"; and "-" for standard input, a path a line.
         top: How many classes a row has, or all if there are fewer.
-        flip: Asks for the mirror image of each picture too.
-        batch_size: Pictures at a time.
+        flip: Asks for the mirror image of each image too.
+        batch_size: Images at a time.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
         progress: Whether to show a bar.
 
@@ -79,7 +79,7 @@ def predict(
             raise ValueError(f"{name} is {value}: allowed is 1 or more")
     predictor = Predictor.open(source, device)
     listed = [paths] if isinstance(paths, str | os.PathLike) else paths
-    found = (seen for path in listed for seen in find_pictures(os.fspath(path)))
+    found = (seen for path in listed for seen in find_images(os.fspath(path)))
     return _rows(predictor, found, top, flip, batch_size, progress)
 
 
@@ -117,14 +117,14 @@ def _rows(
 def _best(
     predictor: Predictor, pixels: list[UInt8[np.ndarray, "h w C"]], top: int, flip: bool
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """The most probable classes of each picture; of equals the first."""
+    """The most probable classes of each image; of equals the first."""
     shares = predictor.probabilities(predictor.ask(np.stack(pixels), flip=flip))
     order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
     for places, share in zip(order, shares, strict=True):
         yield tuple(predictor.classes[k] for k in places), tuple(share[places].tolist())
 
 
-def find_pictures(path: str) -> Iterator[_Seen]:
+def find_images(path: str) -> Iterator[_Seen]:
     """The files that a path, folder, pattern or "-" stands for."""
     if path == "-":
         for line in sys.stdin.buffer:  # names of files need not be text
@@ -145,11 +145,11 @@ def find_pictures(path: str) -> Iterator[_Seen]:
         yield seen
     if empty:
         is_folder = os.path.isdir(path)
-        yield _Seen(path, "it holds no pictures" if is_folder else "no file matches this pattern")
+        yield _Seen(path, "it holds no images" if is_folder else "no file matches this pattern")
 
 
 def _below(folder: str) -> Iterator[_Seen]:
-    """Every picture at any depth, links followed; folders that cannot be listed are errors."""
+    """Every image at any depth, links followed; folders that cannot be listed are errors."""
     trouble: list[OSError] = []
     visited: set[tuple[int, int]] = set()
     for place, folders, files in os.walk(folder, onerror=trouble.append, followlinks=True):

@@ -1,4 +1,4 @@
-"""`Predictor`: decoded pictures to probabilities, whatever file the model is in."""
+"""`Predictor`: decoded images to probabilities, whatever file the model is in."""
 
 import os
 import zipfile
@@ -11,7 +11,7 @@ from jaxtyping import Float32, UInt8
 from PIL.Image import Image
 
 from smallvit.data.fit import Size, fit_image
-from smallvit.data.pictures import Decoded, to_channels
+from smallvit.data.images import Decoded, to_channels
 from smallvit.data.work import cores
 from smallvit.evaluation.calibration import check_logits, softmax
 from smallvit.extras import require
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from smallvit.runs.folder import Run
 
 Ask = Callable[[UInt8[np.ndarray, "B h w C"]], Float32[np.ndarray, "B K"]]
-"""From pictures of the model's size and channels to logits."""
+"""From images of the model's size and channels to logits."""
 
-AnyPicture = Image | np.ndarray
+AnyImage = Image | np.ndarray
 """`Decoded`, where many are given whose shapes differ."""
 
 EXTRA = f"{KEY}.json"
@@ -33,9 +33,9 @@ EXTRA = f"{KEY}.json"
 
 
 class Predictor:
-    """A trained model that takes decoded pictures. `Predictor.open` makes one.
+    """A trained model that takes decoded images. `Predictor.open` makes one.
 
-    Pictures are fitted one by one with `fit_image`, so they may differ in size, and a run, its
+    Images are fitted one by one with `fit_image`, so they may differ in size, and a run, its
     .onnx and its .pt2 see the same bytes. It may be asked from several threads at once.
 
     Attributes:
@@ -84,46 +84,46 @@ class Predictor:
 
     @property
     def image_size(self) -> Size:
-        """Height and width of the pictures the model sees."""
+        """Height and width of the images the model sees."""
         return self.card.image_size
 
     @property
     def channels(self) -> int:
-        """Of the pictures the model sees."""
+        """Of the images the model sees."""
         return self.card.channels
 
-    def prepare(self, picture: Decoded) -> UInt8[np.ndarray, "h w c"]:
-        """A decoded picture as the model sees it.
+    def prepare(self, image: Decoded) -> UInt8[np.ndarray, "h w c"]:
+        """A decoded image as the model sees it.
 
         Raises:
             UnreadableError: It has channels that the model cannot take.
         """
-        return fit_image(to_channels(picture, self.channels), self.image_size, self.card.fit)
+        return fit_image(to_channels(image, self.channels), self.image_size, self.card.fit)
 
     def logits(
-        self, pictures: Sequence[AnyPicture], *, flip: bool = False
+        self, images: Sequence[AnyImage], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
-        """What the model says of decoded pictures of any sizes.
+        """What the model says of decoded images of any sizes.
 
         Args:
-            pictures: Pillow's pictures or arrays of bytes, channels last.
+            images: Pillow's images or arrays of bytes, channels last.
             flip: Asks for the mirror image of each too. The result is then the logarithm of the
                 mean of both probabilities, as in `evaluate`.
 
         Raises:
-            ValueError: A picture has channels that the model cannot take, or the model gives what
+            ValueError: An image has channels that the model cannot take, or the model gives what
                 is not finite.
         """
-        if not len(pictures):
+        if not len(images):
             return np.empty((0, len(self.classes)), np.float32)
-        pixels = np.stack([self.prepare(picture) for picture in pictures])
+        pixels = np.stack([self.prepare(image) for image in images])
         return self.ask(pixels, flip=flip)
 
     def predict(
-        self, pictures: Sequence[AnyPicture], *, flip: bool = False
+        self, images: Sequence[AnyImage], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
-        """Calibrated probabilities of decoded pictures of any sizes; see `logits`."""
-        return self.probabilities(self.logits(pictures, flip=flip))
+        """Calibrated probabilities of decoded images of any sizes; see `logits`."""
+        return self.probabilities(self.logits(images, flip=flip))
 
     def probabilities(self, logits: Float32[np.ndarray, "N K"]) -> Float32[np.ndarray, "N K"]:
         """Calibrated probabilities of logits."""
@@ -132,7 +132,7 @@ class Predictor:
     def ask(
         self, pixels: UInt8[np.ndarray, "N h w C"], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
-        """`logits` of pictures that went through `prepare` already."""
+        """`logits` of images that went through `prepare` already."""
         logits = self._ask(pixels)
         check_logits(logits)
         if flip:
@@ -208,7 +208,7 @@ def _onnx(path: Path, device: str) -> tuple[Card, Ask]:
     card = Card.from_json(session.get_modelmeta().custom_metadata_map.get(KEY), str(path))
 
     def ask(pixels: UInt8[np.ndarray, "B h w C"]) -> Float32[np.ndarray, "B K"]:
-        given = {"pictures": np.ascontiguousarray(_coloured(pixels))}
+        given = {"images": np.ascontiguousarray(_coloured(pixels))}
         logits: Float32[np.ndarray, "B K"] = session.run(["logits"], given)[0]
         return logits
 

@@ -1,4 +1,4 @@
-"""CNN baselines for small pictures: CIFAR ResNets, and timm's with a stem that keeps pixels.
+"""CNN baselines for small images: CIFAR ResNets, and timm's with a stem that keeps pixels.
 
 Deliberate differences: the shortcut of a CIFAR ResNet pads its new channels behind the old ones;
 below 128 pixels timm's models start at stride 1 (`small_stem=False` leaves their stem alone).
@@ -36,16 +36,16 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """The ResNet of section 4.2 of arXiv 1512.03385, for pictures of about 32 pixels.
+    """The ResNet of section 4.2 of arXiv 1512.03385, for images of about 32 pixels.
 
     Args:
         depth: 6 n + 2 layers make n blocks a stage.
         num_classes: Width of the head.
-        in_channels: Channels of the pictures.
+        in_channels: Channels of the images.
         width: Channels of the first stage; they double twice.
     """
 
-    #: timm's words for what reads the picture and what is the head.
+    #: timm's words for what reads the image and what is the head.
     pretrained_cfg: ClassVar[dict[str, str]] = {"first_conv": "stem", "classifier": "head"}
 
     def __init__(

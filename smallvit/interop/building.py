@@ -38,7 +38,7 @@ def make_model(
             any name of timm's, with `+spt`, `+lsa` or `+spt+lsa` behind it if wanted.
         num_classes: Width of the head.
         image_size: One number, or (height, width).
-        in_channels: Channels of the pictures.
+        in_channels: Channels of the images.
         options: Further options of the model: fields of its config, or keywords of timm's.
 
     Raises:
@@ -120,7 +120,7 @@ def start_from(
     """A model with trained weights, made to fit other classes, sizes and channels.
 
     The head starts fresh where the number of classes differs. Positions and relative biases are
-    resampled. Weights that read the picture are summed to one channel, or repeated in turn.
+    resampled. Weights that read the image are summed to one channel, or repeated in turn.
     Nothing in a checkpoint can run code.
 
     Args:
@@ -130,7 +130,7 @@ def start_from(
             timm's. A run folder and a timm name say it themselves.
         num_classes: Width of the head.
         image_size: One number, or (height, width).
-        in_channels: Channels of the pictures.
+        in_channels: Channels of the images.
         options: Further options of the model, such as `drop_path`; those of a run are kept.
         spt: Adds shifted patches: a branch that starts at zero in timm's models, a fresh
             tokenizer in ours.
@@ -242,7 +242,7 @@ def _onward(
     state = dict(old.resized(wanted["image_size"]).state_dict())
     stretched = [key for key, value in old.state_dict().items() if state[key].shape != value.shape]
     if stretched:
-        notes = [*notes, f"resampled for the new picture size: {', '.join(stretched)}"]
+        notes = [*notes, f"resampled for the new image size: {', '.join(stretched)}"]
     notes = [*notes, *adapt_backbone(old, state, wanted["in_channels"])]
     renewed: tuple[str, ...] = ()
     if "spt" in addons and "spt" not in has:

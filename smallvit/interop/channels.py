@@ -1,4 +1,4 @@
-"""Weights for pictures of other channels: summed to one, or repeated and scaled down."""
+"""Weights for images of other channels: summed to one, or repeated and scaled down."""
 
 from collections.abc import Iterable
 
@@ -14,8 +14,8 @@ def adapt(weight: Tensor, old: int, new: int, *, after: int = 1, averaged: bool 
     """One tensor for `new` channels.
 
     To one channel the weights are summed; to more they are repeated in turn and multiplied with
-    old / new. A grey picture, the same on all channels, then gives what it gave: exactly if new is
-    one or a multiple of old. Shifted views keep to themselves: each is adapted as a picture is.
+    old / new. A grey image, the same on all channels, then gives what it gave: exactly if new is
+    one or a multiple of old. Shifted views keep to themselves: each is adapted as an image is.
 
     Args:
         weight: A convolution (D, views · old, k, k), or a vector or matrix whose last axis runs
@@ -80,7 +80,7 @@ def adapt_backbone(model: Backbone, state: dict[str, Tensor], new: int) -> list[
 
 
 def input_keys_of_timm(model: nn.Module) -> list[str]:
-    """The tensors of a timm model, or of its localized version, that read the picture."""
+    """The tensors of a timm model, or of its localized version, that read the image."""
     config = getattr(model, "pretrained_cfg", None) or {}
     first = config.get("first_conv") or ()
     names = [first] if isinstance(first, str) else list(first)

@@ -95,7 +95,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) -> tuple[int, Size]:
-    """Width and grid of a model's features, found by one picture; the model stays as it was.
+    """Width and grid of a model's features, found by one image; the model stays as it was.
 
     Raises:
         ValueError: The model shows no grid of tokens, or its logits are not what its head makes
@@ -104,10 +104,10 @@ def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) ->
     reference = next(model.parameters())
     size = (in_channels, *as_size(image_size))
     ramp = torch.linspace(-1, 1, size[0] * size[1] * size[2]).view(1, *size)
-    picture = ramp.to(reference.device, reference.dtype)
+    image = ramp.to(reference.device, reference.dtype)
     with _undisturbed(model):
-        features, logits = features_of(model, picture)
-        if not torch.allclose(logits, model(picture), rtol=1e-3, atol=1e-4):
+        features, logits = features_of(model, image)
+        if not torch.allclose(logits, model(image), rtol=1e-3, atol=1e-4):
             raise ValueError(
                 f"a {type(model).__name__} computes its logits in a way of its own, not from what "
                 "forward_head returns: train it without DRLoc"

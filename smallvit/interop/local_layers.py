@@ -146,7 +146,7 @@ class LocalWindowAttention(LocalLayer, WindowAttention):
         """Tokens attend inside their windows.
 
         Args:
-            mask: Added to the scores, one a window of a picture.
+            mask: Added to the scores, one a window of an image.
             weights: A list to which the weights are appended, (B · windows, M, n, n).
         """
         q, k, v = self.heads(self.qkv(x), 3)
@@ -207,7 +207,7 @@ class ShiftedPatchEmbed(PatchEmbed):
     spt: SPTMap | None
 
     def set_input_size(self, img_size: Any = None, patch_size: Any = None) -> None:
-        """Another picture size is fine; another patch size is refused."""
+        """Another image size is fine; another patch size is refused."""
         if patch_size is not None and to_2tuple(patch_size) != self.patch_size:
             raise ValueError(
                 f"patch_size is {patch_size}: the shifted patches stay {self.patch_size[0]} pixels "

@@ -178,7 +178,7 @@ class TimmModel(Backbone):
                 part.__class__ = CheckpointedBlock if enable else Block
 
     def resized(self, image_size: int | Size) -> "TimmModel":
-        """This model for another picture size: same weights, positions resampled to its grid."""
+        """This model for another image size: same weights, positions resampled to its grid."""
         new: Any = super().resized(image_size)
         new.drop_rate, new.global_pool = self.drop_rate, self.global_pool
         new.pretrained_cfg = new.default_cfg = _described(self.pretrained_cfg, new)

@@ -33,7 +33,7 @@ def fit(
     """Loads a state dict; only the head and what is renewed may start fresh.
 
     Args:
-        state: Tensors by the model's names, already of its picture size and channels.
+        state: Tensors by the model's names, already of its image size and channels.
         source: Where they come from, for the sentence when they do not fit.
         renewed: Tells by its name which tensor belongs to a part that is new in this model.
 
@@ -123,7 +123,7 @@ def for_timm(
         key for key, value in state.items() if key in before and value.shape != before[key].shape
     ]
     if moved:
-        notes.append(f"resampled for the new picture size: {', '.join(sorted(moved))}")
+        notes.append(f"resampled for the new image size: {', '.join(sorted(moved))}")
     target = model.state_dict()
     keys = [key for key in input_keys_of_timm(model) if key in state]
     keys = [key for key in keys if state[key].shape != target[key].shape]

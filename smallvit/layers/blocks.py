@@ -10,11 +10,11 @@ Norm = Callable[[int], nn.Module]
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: drops a whole branch for some pictures of a batch, scales up the rest.
+    """Stochastic depth: drops a whole branch for some images of a batch, scales up the rest.
 
     Attributes:
-        draws: One uniform number a picture for the next passes, from whoever wants them to be a
-            function of the picture's place in the batch; None draws from torch's own generator.
+        draws: One uniform number an image for the next passes, from whoever wants them to be a
+            function of the image's place in the batch; None draws from torch's own generator.
     """
 
     draws: Tensor | None = None
@@ -26,7 +26,7 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
-        """Returns the branch, or zeros for the pictures that drop it."""
+        """Returns the branch, or zeros for the images that drop it."""
         if not self.training or self.rate == 0:
             return x
         draws = torch.rand(x.shape[:1], device=x.device) if self.draws is None else self.draws

@@ -1,4 +1,4 @@
-"""What a backbone returns: tokens on their grid, and one vector a picture."""
+"""What a backbone returns: tokens on their grid, and one vector an image."""
 
 from typing import NamedTuple
 

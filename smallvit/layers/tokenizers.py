@@ -1,4 +1,4 @@
-"""From pictures to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
+"""From images to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
 
 import math
 from itertools import pairwise
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 Directions = Literal["diagonal", "cardinal", "all"]
 
-# Signs of (row, column): the view at (r, c) shows the picture at (r + row·s, c + column·s).
+# Signs of (row, column): the view at (r, c) shows the image at (r + row·s, c + column·s).
 _DIAGONAL = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 _CARDINAL = ((-1, 0), (1, 0), (0, -1), (0, 1))
 _OFFSETS = {"diagonal": _DIAGONAL, "cardinal": _CARDINAL, "all": _DIAGONAL + _CARDINAL}
 
 
 def num_views(directions: Directions) -> int:
-    """The picture and its shifted copies: 5, or 9 for all directions."""
+    """The image and its shifted copies: 5, or 9 for all directions."""
     if directions not in _OFFSETS:
         raise ValueError(f"directions is {directions!r}: allowed are {get_args(Directions)}")
     return 1 + len(_OFFSETS[directions])
@@ -36,7 +36,7 @@ def shift_pixels(shift: float, patch_size: int) -> int:
 
 
 def _views(images: Tensor, shift: int, directions: Directions) -> list[Tensor]:
-    """The picture and its copies, shifted by `shift` pixels with zeros moving in."""
+    """The image and its copies, shifted by `shift` pixels with zeros moving in."""
     height, width = images.shape[-2:]
     padded = F.pad(images, (shift, shift, shift, shift))
     rows = ((row + 1) * shift for row, _ in _OFFSETS[directions])
@@ -48,7 +48,7 @@ def _views(images: Tensor, shift: int, directions: Directions) -> list[Tensor]:
 def shifted_stack(
     images: Float[Tensor, "B C H W"], shift: int, directions: Directions = "diagonal"
 ) -> Float[Tensor, "B VC H W"]:
-    """The picture and its shifted copies, side by side on the channel axis, original first.
+    """The image and its shifted copies, side by side on the channel axis, original first.
 
     The diagonal copies follow in the order x[r−s, c−s], x[r−s, c+s], x[r+s, c−s], x[r+s, c+s],
     the cardinal ones in the order x[r−s, c], x[r+s, c], x[r, c−s], x[r, c+s].
@@ -72,7 +72,7 @@ class SPT(nn.Module):
     """Shifted Patch Tokenization (arXiv 2112.13492): LN(patches([x, s₁ … s₄])) · E.
 
     Args:
-        in_channels: Channels of the picture.
+        in_channels: Channels of the image.
         dim: Width of the tokens.
         patch_size: Side of a patch.
         shift: How far the copies move, as a fraction of the patch, rounded down to pixels.
@@ -111,7 +111,7 @@ class ConvTokenizer(nn.Module):
     """The compact transformer's tokenizer: convolution, ReLU, max-pool, repeated.
 
     Args:
-        in_channels: Channels of the picture.
+        in_channels: Channels of the image.
         dim: Width of the tokens.
         kernel: Side of the convolution kernels.
         layers: How many convolutions; all but the last have 64 channels.

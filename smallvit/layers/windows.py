@@ -16,7 +16,7 @@ def relative_index(window: tuple[int, int]) -> Tensor:
 
 
 def shift_mask(grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]) -> Tensor:
-    """−100 between tokens of a rolled window that are no neighbours in the picture, else 0."""
+    """−100 between tokens of a rolled window that are no neighbours in the image, else 0."""
 
     def region(size: int, side: int, by: int) -> Tensor:
         place = torch.arange(size)

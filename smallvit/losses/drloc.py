@@ -42,7 +42,7 @@ class DRLoc(nn.Module):
         dim: Width of the tokens.
         grid: Rows and columns of tokens.
         mode: How distances are predicted.
-        pairs: Pairs drawn a picture.
+        pairs: Pairs drawn an image.
         normalised: Divides l1's targets by the grid's side, as in the paper.
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.

@@ -1,4 +1,4 @@
-"""What every backbone shares: its config, its checks, and the way from pictures to logits."""
+"""What every backbone shares: its config, its checks, and the way from images to logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -38,7 +38,7 @@ def as_size(value: int | Sequence[int]) -> Size:
 
 
 def require_multiple(size: Size, unit: int, why: str) -> None:
-    """Refuses a picture size that is no multiple of `unit`, and says which sizes are."""
+    """Refuses an image size that is no multiple of `unit`, and says which sizes are."""
     for side in size:
         if side % unit:
             near = [n for n in (side // unit * unit, (side // unit + 1) * unit) if n]
@@ -84,7 +84,7 @@ class BackboneConfig:
     Attributes:
         image_size: Height and width; one number means a square.
         num_classes: Width of the head; 0 leaves the head out.
-        in_channels: Channels of the pictures.
+        in_channels: Channels of the images.
         spt: Shifted patch tokenization wherever the family tokenizes or pools.
         shift: SPT's shift as a fraction of the patch.
         directions: SPT's directions.
@@ -136,7 +136,7 @@ class BackboneConfig:
 
 
 class Backbone(nn.Module):
-    """Pictures to `Features` to logits.
+    """Images to `Features` to logits.
 
     A family builds its parts in `__init__`, sets `config` and `head`, and writes `encode`.
 
@@ -154,7 +154,7 @@ class Backbone(nn.Module):
     name: str = ""
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
-        """Pictures of the right size to features; written by each family."""
+        """Images of the right size to features; written by each family."""
         raise NotImplementedError
 
     def forward_features(
@@ -168,7 +168,7 @@ class Backbone(nn.Module):
         expected = (self.config.in_channels, *self.config.image_size)
         if tuple(images.shape[1:]) != expected:
             raise ValueError(
-                "expected pictures of {}×{}×{} (channels, height, width)".format(*expected)
+                "expected images of {}×{}×{} (channels, height, width)".format(*expected)
                 + f" and got a batch shaped {tuple(images.shape)}; "
                 "`model.resized(size)` makes this model for another size"
             )
@@ -213,7 +213,7 @@ class Backbone(nn.Module):
         return shifted_stack(images, shift, self.config.directions)
 
     def resized(self, image_size: int | Size) -> "Backbone":
-        """This model for another picture size: same weights, positions resampled to its grid."""
+        """This model for another image size: same weights, positions resampled to its grid."""
         new = type(self)(replace(self.config, image_size=as_size(image_size)))
         new.name = self.name
         state = self.state_dict()
@@ -257,7 +257,7 @@ class Variant:
     Attributes:
         model: The family's class.
         paper: Where these sizes come from.
-        image_size: The picture size of that paper.
+        image_size: The image size of that paper.
         options: What its config is made of.
     """
 

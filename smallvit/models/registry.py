@@ -55,7 +55,7 @@ def create_model(
         name: A name of `list_models()`, with `+spt`, `+lsa` or `+spt+lsa` behind it if wanted.
         num_classes: Width of the head; 0 leaves it out.
         image_size: One number, or (height, width).
-        in_channels: Channels of the pictures.
+        in_channels: Channels of the images.
         options: Any field of the family's config, such as `drop_path=0.2`, `position="sine"` or
             `masked=False`.
 

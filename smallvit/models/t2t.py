@@ -50,7 +50,7 @@ class T2TConfig(BackboneConfig):
         mlp_ratio: Hidden width of the MLP over dim.
         token_dim: Width of the transformers between splits.
         first_split: Kernel, stride and padding of the first split; the others are 3, 2, 1.
-        num_splits: How many; 0 chooses two for pictures up to 48 pixels and three above.
+        num_splits: How many; 0 chooses two for images up to 48 pixels and three above.
         performers: Linear attention between the splits instead of softmax.
         ramp: Stochastic depth rises with depth instead of being constant.
     """

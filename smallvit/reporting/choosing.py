@@ -1,4 +1,4 @@
-"""Which pictures are worth a look: pure functions of what was answered."""
+"""Which images are worth a look: pure functions of what was answered."""
 
 from typing import NamedTuple
 
@@ -12,10 +12,10 @@ SURE = 0.9
 
 
 class Suspect(NamedTuple):
-    """A picture whose label may be wrong.
+    """An image whose label may be wrong.
 
     Attributes:
-        place: Of the picture.
+        place: Of the image.
         answer: The class that the model takes it for.
         confidence: The probability of that class.
         label: The probability of the class it is labelled with.
@@ -58,10 +58,10 @@ def _spread(places: list[int], truth: tuple[int, ...], limit: int) -> list[int]:
 def find_suspects(
     probabilities: Float64[np.ndarray, "N K"], labels: Int64[np.ndarray, " N"]
 ) -> list[Suspect]:
-    """Pictures that the model takes for another class as surely as it takes that class's own.
+    """Images that the model takes for another class as surely as it takes that class's own.
 
-    The bar of a class is the mean probability that pictures labelled with it get for it, and at
-    least SURE (after Northcutt et al., Confident Learning, 2021). The pictures must be held out:
+    The bar of a class is the mean probability that images labelled with it get for it, and at
+    least SURE (after Northcutt et al., Confident Learning, 2021). The images must be held out:
     of those it was trained on, a model repeats wrong labels.
 
     Returns:

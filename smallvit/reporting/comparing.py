@@ -8,7 +8,7 @@ import numpy as np
 
 from smallvit.data.items import shown
 from smallvit.evaluation.intervals import Estimate, wilson
-from smallvit.evaluation.paired import LEVEL, Paired, compare, holm, same_pictures
+from smallvit.evaluation.paired import LEVEL, Paired, compare, holm, same_images
 from smallvit.evaluation.results import Evaluation
 from smallvit.reporting.charts import Chart
 from smallvit.reporting.facts import Facts
@@ -39,7 +39,7 @@ class Verdict:
     Attributes:
         name: The run.
         sentence: What can be said.
-        paired: The counts behind it; None where the pictures are not the same.
+        paired: The counts behind it; None where the images are not the same.
         p: Raised for the number of questions asked.
     """
 
@@ -62,7 +62,7 @@ class Comparison:
         charts: Curves together.
         classes: Empty where classes are not the same.
         folds: Whether these are the parts of one cross-validation.
-        pooled: Accuracy over all folds, where every picture is tested once.
+        pooled: Accuracy over all folds, where every image is tested once.
         spread: Mean and standard deviation of the folds' accuracies.
     """
 
@@ -150,14 +150,14 @@ def judge(names: Sequence[str], facts: Sequence[Facts]) -> tuple[Verdict, ...]:
 
 
 def _paired(one: Facts, two: Facts) -> Paired | None:
-    """The comparison picture by picture, where both were tested on the same ones."""
+    """The comparison image by image, where both were tested on the same ones."""
     if one.evaluation is None or two.evaluation is None:
         return None
     first, second = one.run.info["data"], two.run.info["data"]
     alike = first["fingerprint"] == second["fingerprint"] or first["source"] == second["source"]
     if not alike or one.evaluation.split != two.evaluation.split:
         return None
-    if not same_pictures(one.evaluation, two.evaluation):
+    if not same_images(one.evaluation, two.evaluation):
         return None
     return compare(one.evaluation, two.evaluation)
 
@@ -166,18 +166,18 @@ def _sentence(name: str, first: str, pair: Paired, p: float) -> str:
     gap = pair.difference
     if pair.gained == pair.lost:
         return (
-            f"{name} has as many of the {pair.count:,} test pictures right as {first}, though not "
+            f"{name} has as many of the {pair.count:,} test images right as {first}, though not "
             f"all the same ones: {pair.gained:,} each only one of them has right."
             if pair.gained
-            else f"{name} and {first} have the same of the {pair.count:,} test pictures right."
+            else f"{name} and {first} have the same of the {pair.count:,} test images right."
         )
     size = (
         f"{name} has {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} of "
-        f"the {pair.count:,} test pictures right than {first}: {points(gap.value)} points (95 % "
+        f"the {pair.count:,} test images right than {first}: {points(gap.value)} points (95 % "
         f"interval {points(gap.low)} to {points(gap.high)})"
     )
     counts = f"{pair.gained:,} only {name} has right, {pair.lost:,} only {first}"
-    end = "these pictures do not show which of the two is better"
+    end = "these images do not show which of the two is better"
     if p < LEVEL:
         end = "it is larger than chance"
     return (
@@ -203,8 +203,8 @@ def _unpaired(name: str, first: str, each: Facts, base: Evaluation | None) -> st
         missing = name if each.evaluation is None else first
         return f"{name} cannot be compared with {first}: {missing} has no evaluation."
     return (
-        f"{name} and {first} were tested on different pictures, so that their answers cannot be "
-        "compared one by one; what differs may be the pictures. Compare the intervals with care, "
+        f"{name} and {first} were tested on different images, so that their answers cannot be "
+        "compared one by one; what differs may be the images. Compare the intervals with care, "
         "or evaluate both on the same data."
     )
 
@@ -223,7 +223,7 @@ def _class_rows(facts: Sequence[Facts]) -> tuple[ClassRow, ...]:
 
 
 def _over_folds(facts: Sequence[Facts]) -> tuple[Estimate | None, tuple[float, float] | None]:
-    """Accuracy of all folds' pictures together, and mean and spread of the folds."""
+    """Accuracy of all folds' images together, and mean and spread of the folds."""
     found = [each.evaluation for each in facts if each.evaluation is not None]
     if len(found) < len(facts):
         return None, None

@@ -1,4 +1,4 @@
-"""Everything a page says of one run, gathered: numbers, pictures, and why something is missing."""
+"""Everything a page says of one run, gathered: numbers, images, and why something is missing."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -9,13 +9,13 @@ from jaxtyping import Float32, UInt8
 
 from smallvit.data import Audit, Dataset, UnreadableError, audit
 from smallvit.data.items import shown
-from smallvit.data.pictures import as_array
+from smallvit.data.images import as_array
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.evaluate import choose_device, logits_of, measure
 from smallvit.evaluation.metrics import Reliability, reliability
 from smallvit.evaluation.results import Evaluation
 from smallvit.reporting.choosing import confident_mistakes, find_suspects, right_and_wrong
-from smallvit.reporting.pictures import data_uri, enlarged
+from smallvit.reporting.images import data_uri, enlarged
 from smallvit.runs.folder import EVALUATION, Run
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MISTAKES, SUSPECTS, MAPS = 24, 24, 6
-"""Most pictures of each kind; of maps, for right and for wrong answers each."""
+"""Most images of each kind; of maps, for right and for wrong answers each."""
 
 SPOKEN = {"test": "test", "val": "validation"}
 
@@ -33,7 +33,7 @@ Logits = dict[str, Float32[np.ndarray, "N K"]]
 
 @dataclass(frozen=True, kw_only=True)
 class Shot:
-    """One picture and what is said of it.
+    """One image and what is said of it.
 
     Attributes:
         name: The file, or the place in the array.
@@ -41,7 +41,7 @@ class Shot:
         truth: The class it is labelled with.
         answer: The class it was taken for.
         confidence: The probability of that.
-        picture: For an src attribute; empty where it could not be read.
+        image: For an src attribute; empty where it could not be read.
         rollout: The same with what attention looked at; empty where there is none.
         gradient: The same with what the answer depends on.
     """
@@ -51,7 +51,7 @@ class Shot:
     truth: str
     answer: str
     confidence: float
-    picture: str = ""
+    image: str = ""
     rollout: str = ""
     gradient: str = ""
 
@@ -72,13 +72,13 @@ class Facts:
         uncalibrated: Confidence against accuracy as it was before the temperature.
         audit: What is odd about the data.
         mistakes: The surest wrong answers.
-        suspects: Pictures whose label may be wrong, the clearest cases.
+        suspects: Images whose label may be wrong, the clearest cases.
         suspected: How many there are in all; None if that could not be looked at.
-        held_out: How many pictures were looked at for it.
+        held_out: How many images were looked at for it.
         looked_at: Of which splits.
-        maps: Pictures with what the model looked at, right answers first.
+        maps: Images with what the model looked at, right answers first.
         temperatures: Of LSA, by layer and head.
-        gone: Why there are no pictures; empty where there are.
+        gone: Why there are no images; empty where there are.
         unexplained: Why there are no maps; empty where there are.
     """
 
@@ -157,7 +157,7 @@ def _with_validation(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
 
 
 def _shot(evaluation: Evaluation, place: int, dataset: Dataset | None) -> Shot:
-    """One answer of an evaluation, with its picture if there is one."""
+    """One answer of an evaluation, with its image if there is one."""
     answers, classes = evaluation.answers, evaluation.classes
     assert answers is not None
     names = answers.names or [f"number {number}" for number in range(evaluation.count)]
@@ -167,11 +167,11 @@ def _shot(evaluation: Evaluation, place: int, dataset: Dataset | None) -> Shot:
         truth=shown(classes[answers.truth[place]]),
         answer=shown(classes[answers.predicted[place]]),
         confidence=answers.confidence[place],
-        picture=_picture(dataset, evaluation.split, place),
+        image=_image(dataset, evaluation.split, place),
     )
 
 
-def _picture(dataset: Dataset | None, split: str, place: int) -> str:
+def _image(dataset: Dataset | None, split: str, place: int) -> str:
     if dataset is None:
         return ""
     try:
@@ -191,7 +191,7 @@ def _with_mistakes(facts: Facts, dataset: Dataset | None) -> Facts:
 
 
 def _with_suspects(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
-    """With the pictures of test and validation whose labels the model contradicts."""
+    """With the images of test and validation whose labels the model contradicts."""
     if not logits:
         return facts
     splits = [split for split, part in logits.items() for _ in part]
@@ -210,7 +210,7 @@ def _with_suspects(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
                 truth=classes[labels[each.place]],
                 answer=classes[each.answer],
                 confidence=each.confidence,
-                picture=_picture(dataset, split, place),
+                image=_image(dataset, split, place),
             )
         )
     return replace(
@@ -252,23 +252,23 @@ def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
         return replace(facts, unexplained=str(error))
     shots = []
     for number, place in enumerate(places):
-        picture = enlarged(pixels[number].transpose(1, 2, 0))
-        rollout = "" if told.rollout is None else _heated(picture, told.rollout[number])
+        image = enlarged(pixels[number].transpose(1, 2, 0))
+        rollout = "" if told.rollout is None else _heated(image, told.rollout[number])
         shots.append(
             replace(
                 _shot(found, place, None),
-                picture=data_uri(picture),
+                image=data_uri(image),
                 rollout=rollout,
-                gradient=_heated(picture, told.gradient[number]),
+                gradient=_heated(image, told.gradient[number]),
             )
         )
     return replace(facts, maps=tuple(shots))
 
 
-def _heated(picture: UInt8[np.ndarray, "H W 3"], heat: Float32[np.ndarray, "h w"]) -> str:
+def _heated(image: UInt8[np.ndarray, "H W 3"], heat: Float32[np.ndarray, "h w"]) -> str:
     from smallvit.evaluation.explain import overlay
 
-    return data_uri(overlay(picture, heat))
+    return data_uri(overlay(image, heat))
 
 
 def _temperatures(model: "nn.Module") -> tuple[tuple[float, ...], ...]:

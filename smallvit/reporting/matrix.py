@@ -23,20 +23,20 @@ class Cell(NamedTuple):
     """One pair of classes.
 
     Attributes:
-        pictures: How many.
+        images: How many.
         level: How dark it is, by the share of the true class; 0 where there are none.
         told: The same in words.
         right: Whether it is on the diagonal.
     """
 
-    pictures: int
+    images: int
     level: int
     told: str
     right: bool
 
 
 class Row(NamedTuple):
-    """A true class: its name, pictures, cells, and answers that are not drawn."""
+    """A true class: its name, images, cells, and answers that are not drawn."""
 
     name: str
     support: int
@@ -75,7 +75,7 @@ def draw_matrix(found: Evaluation) -> Matrix:
             told = f"{count:,} of {support:,} {name} taken for {other}"
             cells.append(Cell(count, _level(count, support), told, truth == answer))
         rows.append(
-            Row(name, support, tuple(cells), support - sum(cell.pictures for cell in cells))
+            Row(name, support, tuple(cells), support - sum(cell.images for cell in cells))
         )
     return Matrix(tuple(names), tuple(rows), whole)
 
@@ -93,5 +93,5 @@ def _most_confused(found: Evaluation) -> list[int]:
 
 
 def _level(count: int, support: int) -> int:
-    # The root tells one picture from none and few from many.
+    # The root tells one image from none and few from many.
     return math.ceil(LEVELS * math.sqrt(count / support)) if count else 0

@@ -26,7 +26,7 @@ from smallvit.reporting.charts import (
 from smallvit.runs.folder import Run
 
 _NAMES = {"loss": "Loss", "accuracy": "Accuracy"}
-_KINDS = {"train": "training (augmented pictures)", "val": "validation"}
+_KINDS = {"train": "training (augmented images)", "val": "validation"}
 
 
 def values(run: Run, log: Sequence[Mapping[str, Any]], kind: str, name: str) -> list[Point]:
@@ -199,7 +199,7 @@ def temperature_chart(layers: Sequence[Sequence[float]]) -> Chart:
     return Chart(
         title="Learned temperature of each layer",
         told="Means: " + ", ".join(f"layer {n} {m:.2f}" for n, m in enumerate(means, 1)),
-        x_label="layer, from the picture to the answer",
+        x_label="layer, from the image to the answer",
         x_ticks=tuple(Tick(frame.x(n), str(n)) for n in range(1, count + 1, every)),
         y_ticks=y_ticks,
         series=(mean, heads),

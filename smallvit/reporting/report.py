@@ -53,7 +53,7 @@ def report(
         out: The file to write; by default report.html in the run folder, or comparison.html
             beside the first run.
         device: auto, cpu, cuda or mps; where answers and maps are computed.
-        progress: Whether to show a bar while pictures are decoded.
+        progress: Whether to show a bar while images are decoded.
 
     Returns:
         The file.
@@ -100,7 +100,7 @@ def _expanded(given: Sequence[Place]) -> list[Place]:
 
 
 def _briefly(run: Run) -> Facts:
-    """What a comparison needs: no pictures, no model."""
+    """What a comparison needs: no images, no model."""
     return Facts(run=run, log=tuple(run.log()), evaluation=read_evaluation(run))
 
 

@@ -7,7 +7,7 @@ from smallvit.runs.folder import Run
 
 #: What a headline number is called and what it means.
 MEANINGS = {
-    "accuracy": ("Accuracy", "share of pictures that get the right answer"),
+    "accuracy": ("Accuracy", "share of images that get the right answer"),
     "top5": ("Top-5 accuracy", "share whose class is among the five most probable"),
     "balanced_accuracy": ("Balanced accuracy", "mean recall: every class counts the same"),
     "precision": ("Precision", "how often an answer is right, averaged over classes"),
@@ -48,9 +48,9 @@ def about_run(facts: Facts) -> list[str]:
     parameters = run.info.get("parameters", 0)
     size = f"{parameters / 1e6:.2f} million parameters" if parameters else "unknown size"
     name = run.info["model"]["name"]
-    pictures = counted(counts.get("train", 0), "picture")
+    images = counted(counts.get("train", 0), "image")
     first = (
-        f"{name} ({size}) was trained {start} on {shown(data['source'])}: {pictures} of "
+        f"{name} ({size}) was trained {start} on {shown(data['source'])}: {images} of "
         f"{counted(len(run.classes), 'class', 'classes')}, "
         f"brought to {height}×{width} pixels ({run.fit})."
     )
@@ -67,7 +67,7 @@ def _training(facts: Facts) -> list[str]:
     passes = images / max(run.info["data"]["counts"].get("train", 1), 1)
     where = run.info.get("device", "an unknown device").replace("cpu", "a CPU")
     told = [
-        f"It saw {counted(images, 'picture')} in {counted(steps, 'step')}, each one about "
+        f"It saw {counted(images, 'image')} in {counted(steps, 'step')}, each one about "
         f"{passes:.3g} times and differently augmented, in {duration(trained_seconds(facts))} on "
         f"{where}."
     ]
@@ -76,7 +76,7 @@ def _training(facts: Facts) -> list[str]:
     if run.finished and val:
         told.append(
             f"Of its weights, those after step {best:,} are kept: they did best on "
-            f"{counted(val, 'validation picture')}."
+            f"{counted(val, 'validation image')}."
         )
     elif run.finished:
         told.append("There was no validation split; the weights after the last step are kept.")
@@ -92,13 +92,13 @@ def about_result(found: Evaluation) -> str:
         100 * part for part in (found.accuracy.value, found.accuracy.low, found.accuracy.high)
     )
     seen = (
-        f"On {counted(found.count, 'test picture')} it had never seen"
+        f"On {counted(found.count, 'test image')} it had never seen"
         if found.split == "test"
-        else f"On {counted(found.count, 'validation picture')}, by which its weights were chosen"
+        else f"On {counted(found.count, 'validation image')}, by which its weights were chosen"
     )
     return (
-        f"{seen}, it gives the right answer for {value:.1f} % of them. With so many pictures the "
-        f"share among all pictures of this kind is between {low:.1f} and {high:.1f} %, with 95 % "
+        f"{seen}, it gives the right answer for {value:.1f} % of them. With so many images the "
+        f"share among all images of this kind is between {low:.1f} and {high:.1f} %, with 95 % "
         f"confidence; guessing the most frequent class would be right for "
         f"{100 * guessing(found):.1f} %."
     )
@@ -117,8 +117,8 @@ def caveats(facts: Facts) -> list[str]:
     told = []
     if found.split == "val":
         told.append(
-            "It is too good to be true: the weights were chosen by these very pictures, and there "
-            "is no test split. Hold some pictures out (--test 0.2) for a number to trust."
+            "It is too good to be true: the weights were chosen by these very images, and there "
+            "is no test split. Hold some images out (--test 0.2) for a number to trust."
         )
     told += _data_caveats(facts, found)
     present = sorted((row for row in found.per_class if row.support), key=lambda r: r.recall.value)
@@ -129,15 +129,15 @@ def caveats(facts: Facts) -> list[str]:
             f"{100 * present[-1].recall.value:.0f} %."
         )
     told.append(
-        "It holds for pictures taken as these were. Another camera, place or time may give quite "
+        "It holds for images taken as these were. Another camera, place or time may give quite "
         "another number."
     )
     told.append(
-        f"A picture of something else gets one of the {len(found.classes)} answers all the same."
+        f"An image of something else gets one of the {len(found.classes)} answers all the same."
     )
     told.append(
         "It is one training. Another seed would give another number; the interval is about the "
-        "choice of test pictures alone."
+        "choice of test images alone."
     )
     return told
 
@@ -147,16 +147,16 @@ def _data_caveats(facts: Facts, found: Evaluation) -> list[str]:
     if found.absent:
         names = ", ".join(shown(name) for name in found.absent[:5])
         more = f" and {len(found.absent) - 5:,} more" if len(found.absent) > 5 else ""
-        told.append(f"Nothing was learned about {names}{more}: not one picture of it was tested.")
+        told.append(f"Nothing was learned about {names}{more}: not one image of it was tested.")
     leaks = {"leaks", "near-leaks"}
     if facts.audit and any(finding.code in leaks for finding in facts.audit.findings):
         told.append(
-            "It may be too good: some pictures stand in more than one split; see the findings "
+            "It may be too good: some images stand in more than one split; see the findings "
             "about the data."
         )
     if found.count < 200:
         told.append(
-            f"{counted(found.count, 'picture')} are few: the interval is "
+            f"{counted(found.count, 'image')} are few: the interval is "
             f"{100 * (found.accuracy.high - found.accuracy.low):.0f} points wide."
         )
     return told

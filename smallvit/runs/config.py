@@ -40,7 +40,7 @@ class DataConfig:
 
     Attributes:
         source: Folder, table, .npz file or name.
-        image_size: Height and width, or one number; None follows the pictures.
+        image_size: Height and width, or one number; None follows the images.
         seed: Of the splits that are made.
         allow: Audit findings that do not stop a run: leaks, conflicts, unreadable, case.
         folds: How many parts cross-validation makes; 0 for one training.
@@ -77,7 +77,7 @@ class ModelConfig:
         pretrained: Where to start: a run folder, a checkpoint, a name of timm; None from scratch.
         spt: Puts shifted patches into a pretrained model.
         lsa: Puts locality self-attention into a pretrained model.
-        frozen: How many layers, counted from the pictures, are not trained.
+        frozen: How many layers, counted from the images, are not trained.
     """
 
     name: str = "cct_2_3x2"
@@ -96,10 +96,10 @@ class LossConfig:
     """What is minimised beside the cross-entropy with soft targets.
 
     Attributes:
-        balanced: Weighs classes by one over their number of pictures.
+        balanced: Weighs classes by one over their number of images.
         drloc: λ of dense relative localization; 0 leaves it out.
         drloc_mode: How it predicts distances.
-        pairs: Its pairs a picture.
+        pairs: Its pairs an image.
     """
 
     balanced: bool = False
@@ -151,14 +151,14 @@ class ScheduleConfig:
     """How long, and how the learning rate goes: up linearly, down a cosine, then flat.
 
     Attributes:
-        epochs: Passes over the training pictures; counts where steps and minutes are None.
+        epochs: Passes over the training images; counts where steps and minutes are None.
         steps: Optimiser steps; counts before the others. A run's own config always has it.
         minutes: Of the whole command; a measurement turns it into steps.
         warmup: Share of the steps in which the learning rate rises.
         cooldown: Share of the steps at the end at the lowest learning rate.
         start: Where the rise begins, as a learning rate.
         end: The lowest learning rate.
-        mixed: Share of the steps in which pictures are mixed, from the beginning.
+        mixed: Share of the steps in which images are mixed, from the beginning.
         patience: Validations without a better one after which training stops; 0 never.
     """
 
@@ -189,10 +189,10 @@ class LoopConfig:
     """How the work is done; nothing here is meant to change what is learned.
 
     Attributes:
-        batch_size: Pictures of a step, of all processes and passes together.
+        batch_size: Images of a step, of all processes and passes together.
         accumulation: Passes a step is made of.
         balanced: Shows every class equally often.
-        repeats: How often a batch shows each of its pictures, differently augmented.
+        repeats: How often a batch shows each of its images, differently augmented.
         device: Where; "auto" takes a GPU if there is one.
         precision: "auto" is bf16 on a GPU and fp32 elsewhere.
         compiled: torch.compile; None decides: on a GPU.

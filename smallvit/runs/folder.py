@@ -106,18 +106,18 @@ class Run:
 
     @property
     def image_size(self) -> Size:
-        """Height and width of the pictures the model takes."""
+        """Height and width of the images the model takes."""
         height, width = self.info["data"]["image_size"]
         return height, width
 
     @property
     def channels(self) -> int:
-        """Of the pictures the model takes."""
+        """Of the images the model takes."""
         return int(self.info["data"]["channels"])
 
     @property
     def fit(self) -> Fit:
-        """How pictures of other shapes come to that size."""
+        """How images of other shapes come to that size."""
         fit: Fit = self.info["data"]["fit"]
         return fit
 
@@ -179,7 +179,7 @@ class Run:
                 for name in ("classes", "counts")
                 if old[name] != new[name]
             ]
-            what = "; ".join(told) or "some pictures are not the same"
+            what = "; ".join(told) or "some images are not the same"
             raise ValueError(f"{old['source']} has changed since the run began: {what}")
 
     def log(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A trained model behind HTTP: one address to send a picture to, and a page to try it on."""
+"""A trained model behind HTTP: one address to send an image to, and a page to try it on."""
 
 from smallvit.server.limits import Limits
 from smallvit.server.running import serve

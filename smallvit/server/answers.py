@@ -1,4 +1,4 @@
-"""A picture file to the answer that is sent: everything that runs in the model's thread."""
+"""An image file to the answer that is sent: everything that runs in the model's thread."""
 
 import base64
 import io
@@ -10,9 +10,9 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from smallvit.data.fit import place
-from smallvit.data.pictures import (
+from smallvit.data.images import (
     Decoded,
-    NoPictureError,
+    NoImageError,
     TooManyPixelsError,
     UnreadableError,
     as_array,
@@ -31,7 +31,7 @@ _LARGEST, _SMALLEST = 512, 256
 def answer(
     predictor: Predictor, data: bytes, *, top: int, explained: bool, pixels: int
 ) -> dict[str, Any]:
-    """What the model says of a picture file, as plain data.
+    """What the model says of an image file, as plain data.
 
     Args:
         predictor: The model.
@@ -41,20 +41,20 @@ def answer(
         pixels: The most that are decoded.
 
     Raises:
-        RefusedError: It is no picture, damaged, or too large.
+        RefusedError: It is no image, damaged, or too large.
     """
     started = time.perf_counter()
     try:
-        picture = decode(data, pixels)
-        seen = predictor.prepare(picture)
-    except NoPictureError as error:
-        raise RefusedError(415, f"This is no picture that can be read: {error}.") from error
+        image = decode(data, pixels)
+        seen = predictor.prepare(image)
+    except NoImageError as error:
+        raise RefusedError(415, f"This is no image that can be read: {error}.") from error
     except TooManyPixelsError as error:
-        raise RefusedError(413, f"The picture is too large: {error}.") from error
+        raise RefusedError(413, f"The image is too large: {error}.") from error
     except UnreadableError as error:
-        raise RefusedError(422, f"The picture cannot be read: {error}.") from error
+        raise RefusedError(422, f"The image cannot be read: {error}.") from error
     except MemoryError:
-        raise RefusedError(413, "There is not enough memory for a picture so large.") from None
+        raise RefusedError(413, "There is not enough memory for an image so large.") from None
     shares = predictor.probabilities(predictor.ask(seen[None]))[0]
     order = np.argsort(-shares, kind="stable")[:top]
     found: dict[str, Any] = {
@@ -63,7 +63,7 @@ def answer(
         "map": None,
     }
     if explained and predictor.model is not None:
-        found["map"] = _map(predictor, predictor.model, picture, seen)
+        found["map"] = _map(predictor, predictor.model, image, seen)
     found["milliseconds"] = round(1e3 * (time.perf_counter() - started), 1)
     return found
 
@@ -71,7 +71,7 @@ def answer(
 def _map(
     predictor: Predictor,
     model: "nn.Module",
-    picture: Decoded,
+    image: Decoded,
     seen: UInt8[np.ndarray, "h w C"],
 ) -> dict[str, str] | None:
     """Where the model looked, or what spoke for its answer where there is no attention."""
@@ -91,7 +91,7 @@ def _map(
         heat = explain(model, images).gradient[0] if shares is None else scaled(shares.places)[0]
     except ValueError:  # a model of a shape that cannot be explained still predicts
         return None
-    shown, part = _shown(predictor, picture, heat)
+    shown, part = _shown(predictor, image, heat)
     file = io.BytesIO()
     Image.fromarray(overlay(shown, part)).save(file, "PNG")
     uri = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -99,21 +99,21 @@ def _map(
 
 
 def _shown(
-    predictor: Predictor, picture: Decoded, heat: Float[np.ndarray, "h w"]
+    predictor: Predictor, image: Decoded, heat: Float[np.ndarray, "h w"]
 ) -> tuple[UInt8[np.ndarray, "H W 3"], Float[np.ndarray, "_h _w"]]:
-    """The part of a picture that the model sees, large enough to look at, and the heat on it."""
+    """The part of an image that the model sees, large enough to look at, and the heat on it."""
     from smallvit.data.previews import coloured
 
-    whole = Image.fromarray(coloured(as_array(picture)))
+    whole = Image.fromarray(coloured(as_array(image)))
     card = predictor.card
     box, inner, offset = place(whole.height, whole.width, card.image_size, card.fit)
     top, left, height, width = box
-    image = whole.crop((left, top, left + width, top + height))
-    image.thumbnail((_LARGEST, _LARGEST))
-    # Each pixel of a tiny picture stays a square.
-    times = -(-_SMALLEST // max(image.size))
-    large = np.asarray(image).repeat(times, 0).repeat(times, 1)
-    # The bars of a letterbox are on the model's canvas and not in the picture.
+    seen = whole.crop((left, top, left + width, top + height))
+    seen.thumbnail((_LARGEST, _LARGEST))
+    # Each pixel of a tiny image stays a square.
+    times = -(-_SMALLEST // max(seen.size))
+    large = np.asarray(seen).repeat(times, 0).repeat(times, 1)
+    # The bars of a letterbox are on the model's canvas and not in the image.
     size = card.image_size[1], card.image_size[0]
     canvas = np.asarray(
         Image.fromarray(heat.astype(np.float32)).resize(size, Image.Resampling.BILINEAR)

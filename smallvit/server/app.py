@@ -22,24 +22,24 @@ from smallvit.server.metrics import CONTENT_TYPE, Metrics
 from smallvit.server.page import make_page
 from smallvit.server.uploads import FIELD, read_upload
 
-_PICTURE = {"type": "string", "format": "binary"}
+_IMAGE = {"type": "string", "format": "binary"}
 _BODY = {
     "requestBody": {
         "required": True,
         "content": {
             "multipart/form-data": {
-                "schema": {"type": "object", "required": [FIELD], "properties": {FIELD: _PICTURE}}
+                "schema": {"type": "object", "required": [FIELD], "properties": {FIELD: _IMAGE}}
             },
-            "image/*": {"schema": _PICTURE},
+            "image/*": {"schema": _IMAGE},
         },
     }
 }
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "There is no picture in the request"},
+    400: {"description": "There is no image in the request"},
     408: {"description": "The upload took too long"},
-    413: {"description": "The picture has too many bytes or pixels"},
-    415: {"description": "It is no picture"},
-    422: {"description": "The picture is damaged, or a parameter is wrong"},
+    413: {"description": "The image has too many bytes or pixels"},
+    415: {"description": "It is no image"},
+    422: {"description": "The image is damaged, or a parameter is wrong"},
     503: {"description": "The model is busy; Retry-After says when to try again"},
     504: {"description": "The model took too long"},
 }
@@ -57,7 +57,7 @@ class Service:
         """The answer to a request.
 
         Raises:
-            RefusedError: It holds no picture that can be read, or comes at a bad time.
+            RefusedError: It holds no image that can be read, or comes at a bad time.
         """
         started, limits = time.monotonic(), self.limits
         if self._open >= limits.requests:
@@ -77,7 +77,7 @@ class Service:
             found = await self.desk.ask(job, started + limits.seconds - time.monotonic())
         finally:
             self._open -= 1
-        self.metrics.pictures += 1
+        self.metrics.images += 1
         return found
 
 
@@ -108,7 +108,7 @@ def make_app(predictor: Predictor, limits: Limits | None = None) -> FastAPI:
         top: Annotated[int, Query(ge=1, description="How many classes to name.")] = 5,
         explain: Annotated[bool, Query(description="Whether to add the attention map.")] = False,
     ) -> JSONResponse:
-        """The classes of a picture with calibrated probabilities, the most probable first."""
+        """The classes of an image with calibrated probabilities, the most probable first."""
         return JSONResponse(await service.predict(request, top, explain))
 
     @app.get("/healthz")
@@ -147,7 +147,7 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def wrong(request: Request, error: HTTPException) -> JSONResponse:
         sentence = {
-            404: "There is nothing at this address: POST a picture to /predict, or open / in a "
+            404: "There is nothing at this address: POST an image to /predict, or open / in a "
             "browser.",
             405: f"{request.method[:20]} is not understood at this address.",
         }.get(error.status_code, f"{error.detail}.")

@@ -46,7 +46,7 @@ class Desk:
             if future.done():  # just in time, or it was the job's own error
                 return future.result()
             raise RefusedError(
-                504, "The model took too long over this picture: try a smaller one."
+                504, "The model took too long over this image: try a smaller one."
             ) from None
 
     def _leave(self, _: "Future[Any]") -> None:

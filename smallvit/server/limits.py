@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from smallvit.data.pictures import MAX_PIXELS
+from smallvit.data.images import MAX_PIXELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -10,9 +10,9 @@ class Limits:
     """What one request may cost.
 
     Attributes:
-        upload: Bytes of a picture file.
-        pixels: Of a picture, as its header promises; it is not decoded to find out.
-        queue: Pictures at the model, the one it is looking at included.
+        upload: Bytes of an image file.
+        pixels: Of an image, as its header promises; it is not decoded to find out.
+        queue: Images at the model, the one it is looking at included.
         requests: Predictions at once, those still being sent included. Together with `upload` it
             bounds the memory that uploads take.
         seconds: From the beginning of a request to its answer.

@@ -14,12 +14,12 @@ class Metrics:
 
     Attributes:
         in_flight: Requests that have no answer yet.
-        pictures: Predictions made.
+        images: Predictions made.
     """
 
     def __init__(self) -> None:
         self.in_flight = 0
-        self.pictures = 0
+        self.images = 0
         self._requests: Counter[tuple[str, int]] = Counter()
         self._buckets = [0] * (len(BUCKETS) + 1)
         self._seconds = 0.0
@@ -51,7 +51,7 @@ class Metrics:
         lines += [f"{name}_sum {self._seconds}", f"{name}_count {total}"]
         for name, kind, help_, value in (
             ("smallvit_requests_in_flight", "gauge", "Requests without answer.", self.in_flight),
-            ("smallvit_pictures_total", "counter", "Pictures predicted.", self.pictures),
+            ("smallvit_images_total", "counter", "Images predicted.", self.images),
         ):
             lines += [f"# HELP {name} {help_}", f"# TYPE {name} {kind}", f"{name} {value}"]
         return "\n".join(lines) + "\n"

@@ -34,7 +34,7 @@ def serve(
 ) -> None:
     """Serves a trained model over HTTP until it is told to stop.
 
-    POST /predict takes a picture, GET / is a page to try it on. SIGTERM and SIGINT stop it: no new
+    POST /predict takes an image, GET / is a page to try it on. SIGTERM and SIGINT stop it: no new
     connections, and every request that has begun gets its answer.
 
     Args:
@@ -64,7 +64,7 @@ def serve(
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
     classes = len(predictor.classes)
     logger.info("%s, %s classes: http://%s:%s", name, f"{classes:,}", where, address[1])
-    # Damaged pictures get their answer; strangers need not fill the log with them.
+    # Damaged images get their answer; strangers need not fill the log with them.
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
     with _quiet_signals():
         server.run([listener])

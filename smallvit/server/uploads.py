@@ -1,4 +1,4 @@
-"""The bytes of a picture out of a request, never more of them than allowed."""
+"""The bytes of an image out of a request, never more of them than allowed."""
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -16,7 +16,7 @@ _AROUND = 16_384
 
 
 async def read_upload(request: Request, limit: int) -> bytes:
-    """The picture file that a request holds, as its body or as a field of a form.
+    """The image file that a request holds, as its body or as a field of a form.
 
     Args:
         request: Its body is read.
@@ -30,7 +30,7 @@ async def read_upload(request: Request, limit: int) -> bytes:
     if not form and not kind.startswith("image/"):
         raise RefusedError(
             415,
-            f"Expected a picture, as the body with a Content-Type such as image/jpeg or as the "
+            f"Expected an image, as the body with a Content-Type such as image/jpeg or as the "
             f"field {FIELD!r} of a form; the Content-Type is {kind[:80] or 'missing'!r}.",
         )
     most = limit + _AROUND if form else limit
@@ -55,7 +55,7 @@ async def read_upload(request: Request, limit: int) -> bytes:
     if len(data) > limit:
         raise _too_large(limit)
     if not data:
-        raise RefusedError(400, "The picture is empty: it has no bytes.")
+        raise RefusedError(400, "The image is empty: it has no bytes.")
     return data
 
 
@@ -74,5 +74,5 @@ async def _from_form(request: Request) -> bytes:
 
 def _too_large(limit: int) -> RefusedError:
     return RefusedError(
-        413, f"The picture has more than {megabytes(limit)}: save it smaller, then try again."
+        413, f"The image has more than {megabytes(limit)}: save it smaller, then try again."
     )

@@ -17,7 +17,7 @@ class Budget(NamedTuple):
     Attributes:
         seconds: From `started` to the end of the command.
         started: On time.monotonic's clock.
-        tested: Pictures of the test split, which are looked at in the end.
+        tested: Images of the test split, which are looked at in the end.
     """
 
     seconds: float
@@ -35,7 +35,7 @@ def plan_steps(job: Job, budget: Budget, every: int | None) -> tuple[int, int, f
         ValueError: The time is over before anything could be trained.
     """
     per_step, per_validation = _measure(job, budget)
-    # The test costs about a third of training on as many pictures; validation is repeated once.
+    # The test costs about a third of training on as many images; validation is repeated once.
     after = per_step / job.config.loop.batch_size / 2 * budget.tested + per_validation
     end = budget.started + budget.seconds * (1 - _MARGIN) - after - 1.0
     left = end - time.monotonic()

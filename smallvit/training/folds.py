@@ -29,7 +29,7 @@ def train_folds(
     command: str | None = None,
     shown: bool = True,
 ) -> dict[str, Any]:
-    """Trains one model a fold into fold-0, fold-1, …; every picture is tested once.
+    """Trains one model a fold into fold-0, fold-1, …; every image is tested once.
 
     A folder in which some folds are finished is gone on with.
 
@@ -105,7 +105,7 @@ def tell_summary(summary: Mapping[str, Any]) -> list[str]:
     each = ", ".join(f"{100 * value:.1f}" for value in summary["accuracy_by_fold"])
     lines = [
         f"accuracy {100 * whole['value']:.1f} % (95 % interval {100 * whole['low']:.1f}–"
-        f"{100 * whole['high']:.1f}) over all {summary['tested']:,} pictures, each tested once",
+        f"{100 * whole['high']:.1f}) over all {summary['tested']:,} images, each tested once",
         f"folds: {each}; mean {100 * summary['accuracy_mean']:.1f} ± "
         f"{100 * summary['accuracy_std']:.1f} (standard deviation)",
     ]

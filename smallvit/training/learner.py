@@ -28,9 +28,9 @@ class Learner(nn.Module):
 
     Args:
         model: What is trained.
-        augment: What happens to pictures.
+        augment: What happens to images.
         loss: What is added to the cross-entropy.
-        image_size: Of the pictures.
+        image_size: Of the images.
         mean: Of their channels.
         std: Of their channels.
         class_weights: One a class, for the balanced loss.
@@ -81,7 +81,7 @@ class Learner(nn.Module):
         return [self.drloc] if self.drloc is not None else []
 
     def draw_paths(self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]) -> None:
-        """Tells every branch of stochastic depth which pictures drop it in the next pass."""
+        """Tells every branch of stochastic depth which images drop it in the next pass."""
         if self.paths:
             numbers = self.path_draws(step, positions)
             for path, draws in zip(self.paths, numbers, strict=True):
@@ -90,7 +90,7 @@ class Learner(nn.Module):
     def path_draws(
         self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]
     ) -> tuple[Tensor, ...]:
-        """One uniform number a picture for each branch."""
+        """One uniform number an image for each branch."""
         return uniform(self.path_seed, step, positions, len(self.paths)).unbind(1)
 
     def release(self) -> None:
@@ -107,7 +107,7 @@ class Learner(nn.Module):
         *,
         mixed: bool,
     ) -> tuple[Float[Tensor, ""], Int64[Tensor, ""]]:
-        """The mean loss, and how many pictures are told right (mixed ones: their larger part)."""
+        """The mean loss, and how many images are told right (mixed ones: their larger part)."""
         x, targets = (self.mixing if mixed else self.plain)(images, labels, step, positions)
         with self._autocast(x.device.type):
             if self.drloc is None:
@@ -123,7 +123,7 @@ class Learner(nn.Module):
         return loss, (logits.argmax(1) == targets.argmax(1)).sum()
 
     def _pairs(self, step: Tensor, positions: Tensor) -> Int64[Tensor, "2 B m"]:
-        """The pairs of dense relative localization, each picture's its own."""
+        """The pairs of dense relative localization, each image's its own."""
         assert self.drloc is not None
         numbers = uniform(self.pair_seed, step, positions, 2 * self.drloc.pairs)
         tokens = whole(numbers, self.drloc.grid[0] * self.drloc.grid[1])

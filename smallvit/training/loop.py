@@ -167,7 +167,7 @@ def step_within_memory(job: Job, step: int, *, lr: float, mixed: bool) -> None:
             progress.accumulation = job.stepper.accumulation
             job.journal.tell(
                 f"out of memory: a step is now made of {progress.accumulation} passes of "
-                f"{share // progress.accumulation} pictures"
+                f"{share // progress.accumulation} images"
             )
 
 

@@ -18,7 +18,7 @@ def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) ->
 
 
 def is_mixed(step: int, steps: int, config: ScheduleConfig) -> bool:
-    """Whether pictures are still mixed at a step."""
+    """Whether images are still mixed at a step."""
     return step < round(config.mixed * steps)
 
 

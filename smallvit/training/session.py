@@ -289,7 +289,7 @@ def _check_room(folder: Path, job: Job) -> None:
 def _tell_start(job: Job, built: Built, run: Run) -> None:
     steps, batch = job.progress.steps, job.config.loop.batch_size
     logger.info(
-        "%s, %s parameters, on %s: %s steps of %d pictures, %s images seen; %s",
+        "%s, %s parameters, on %s: %s steps of %d images, %s images seen; %s",
         built.about["name"],
         f"{run.info['parameters']:,}",
         run.info["device"],

@@ -160,7 +160,7 @@ def fitted(config: RunConfig, dataset: Dataset) -> RunConfig:
     smaller = count // group * group
     if not smaller:
         raise ValueError(
-            f"{count} training pictures are fewer than a mixing group of {group}: switch mixing "
+            f"{count} training images are fewer than a mixing group of {group}: switch mixing "
             "off with --set augment.mixup=0 --set augment.cutmix=0"
         )
     logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
@@ -168,7 +168,7 @@ def fitted(config: RunConfig, dataset: Dataset) -> RunConfig:
 
 
 def _class_weights(dataset: Dataset) -> Float[Tensor, " K"]:
-    """One over each class's number of pictures; their mean over all pictures is 1."""
+    """One over each class's number of images; their mean over all images is 1."""
     counts = np.bincount(dataset.labels("train"), minlength=len(dataset.classes))
     present = np.maximum(counts, 1)
     weights = np.where(counts > 0, counts.sum() / (present * (counts > 0).sum()), 1.0)

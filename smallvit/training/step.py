@@ -116,8 +116,8 @@ class Stepper:
         """Doubles the passes of a step.
 
         Args:
-            share: This process's pictures of a step.
-            group: Pictures that must stay in one pass.
+            share: This process's images of a step.
+            group: Images that must stay in one pass.
 
         Raises:
             ValueError: A pass cannot become smaller.
@@ -130,7 +130,7 @@ class Stepper:
         more = 2 * self.accumulation
         if share % more or (share // more) % group:
             raise ValueError(
-                f"out of memory, and a step of {share} pictures in {self.accumulation} passes "
+                f"out of memory, and a step of {share} images in {self.accumulation} passes "
                 "cannot be divided further: choose a smaller model or image_size"
             )
         self.accumulation = more
@@ -140,7 +140,7 @@ class Stepper:
             torch.cuda.empty_cache()
 
     def take_sums(self) -> tuple[float, float, int]:
-        """Mean loss, accuracy and number of pictures since the last call, of all processes."""
+        """Mean loss, accuracy and number of images since the last call, of all processes."""
         loss, hits, count = self.world.total(self.sums).tolist()
         self.sums.zero_()
         return loss / max(count, 1), hits / max(count, 1), round(count)

@@ -27,14 +27,14 @@ def run(augment: Augmentation, images: Tensor, step: int = 5, first: int = 0) ->
 
 
 @pytest.mark.parametrize("name", list(ALL))
-def test_any_split_of_the_batch_sees_the_same_pictures(pictures, name):
+def test_any_split_of_the_batch_sees_the_same_images(images, name):
     augment = make(ALL[name])
-    together = run(augment, pictures)
+    together = run(augment, images)
     for parts in ([32, 32], [16, 16, 16, 16], [8, 40, 16]):
         starts = [sum(parts[:i]) for i in range(len(parts))]
         pieces = [
             run(augment, part, first=first)
-            for part, first in zip(pictures.split(parts), starts, strict=True)
+            for part, first in zip(images.split(parts), starts, strict=True)
         ]
         for i, tensor in enumerate(together):
             assert torch.equal(tensor, torch.cat([piece[i] for piece in pieces]))
@@ -45,26 +45,26 @@ def test_any_split_of_the_batch_sees_the_same_pictures(pictures, name):
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "none"])
-def test_step_seed_and_position_change_the_pictures(pictures, name):
+def test_step_seed_and_position_change_the_images(images, name):
     augment = make(ALL[name])
-    here = run(augment, pictures)[0]
-    assert torch.equal(here, run(make(ALL[name]), pictures)[0])
-    assert not torch.equal(here, run(augment, pictures, step=6)[0])
-    assert not torch.equal(here, run(augment, pictures, first=64)[0])
-    assert not torch.equal(here, run(make(ALL[name], seed=1), pictures)[0])
+    here = run(augment, images)[0]
+    assert torch.equal(here, run(make(ALL[name]), images)[0])
+    assert not torch.equal(here, run(augment, images, step=6)[0])
+    assert not torch.equal(here, run(augment, images, first=64)[0])
+    assert not torch.equal(here, run(make(ALL[name], seed=1), images)[0])
 
 
-def test_64_copies_get_64_independent_draws(pictures):
+def test_64_copies_get_64_independent_draws(images):
     """Where torchvision's v2 transforms, given a batch, draw once for all of it."""
     from torchvision.transforms import v2
 
-    copies = pictures[:1].expand(64, -1, -1, -1).contiguous()
+    copies = images[:1].expand(64, -1, -1, -1).contiguous()
     torch.manual_seed(0)
     once = v2.Compose([v2.RandomResizedCrop((32, 40), (0.8, 1.0)), v2.RandAugment()])(copies)
     assert len(once.flatten(1).unique(dim=0)) == 1
     augment = make(replace(PRESETS["compact_cifar10"], mixup=0.0, cutmix=0.0))
     step, positions = torch.tensor(0), torch.arange(64)
-    ours = augment.pictures(copies, step, positions)
+    ours = augment.transform(copies, step, positions)
     assert len(ours.flatten(1).unique(dim=0)) == 64
     draws = torch.cat([augment.draw(torch.tensor(s), positions)[0].policy for s in range(200)], 1)
     assert torch.corrcoef(draws).fill_diagonal_(0).abs().max() < 5 / draws.shape[1] ** 0.5
@@ -72,28 +72,28 @@ def test_64_copies_get_64_independent_draws(pictures):
         assert (spread - 12**-0.5).abs().max() < 0.1
 
 
-def test_all_kinds_together_or_by_groups_is_the_same(pictures, monkeypatch):
+def test_all_kinds_together_or_by_groups_is_the_same(images, monkeypatch):
     from smallvit.augment import pipeline
 
     for name, config in ALL.items():
-        grouped = run(make(config), pictures)
+        grouped = run(make(config), images)
         monkeypatch.setattr(pipeline, "operate_by_groups", pipeline.operate)
-        together = run(make(config), pictures)
+        together = run(make(config), images)
         monkeypatch.undo()
         for a, b in zip(grouped, together, strict=True):
             assert torch.equal(a, b), name
 
 
-def test_switching_a_part_off_leaves_the_other_draws_alone(pictures):
-    full = make(PRESETS["spt_cifar"]).pictures(pictures, torch.tensor(3), torch.arange(64))
+def test_switching_a_part_off_leaves_the_other_draws_alone(images):
+    full = make(PRESETS["spt_cifar"]).transform(images, torch.tensor(3), torch.arange(64))
     plain = replace(PRESETS["spt_cifar"], erasing=0.0, mixup=0.0, cutmix=0.0)
-    assert torch.equal(full, make(plain).pictures(pictures, torch.tensor(3), torch.arange(64)))
+    assert torch.equal(full, make(plain).transform(images, torch.tensor(3), torch.arange(64)))
 
 
-def test_nothing_to_do_is_normalisation(pictures):
-    images, targets = run(make(AugmentConfig()), pictures)
+def test_nothing_to_do_is_normalisation(images):
+    out, targets = run(make(AugmentConfig()), images)
     mean, std = (torch.tensor(STATISTICS[name])[:, None, None] for name in ("mean", "std"))
-    torch.testing.assert_close(images, (pictures / 255 - mean) / std, atol=1e-5, rtol=0)
+    torch.testing.assert_close(out, (images / 255 - mean) / std, atol=1e-5, rtol=0)
     assert torch.equal(targets, torch.eye(10)[torch.arange(64) % 10])
 
 
@@ -108,34 +108,34 @@ def test_any_number_of_channels(name, channels):
     torch.testing.assert_close(targets.sum(1), torch.ones(16))
 
 
-def test_the_output_may_have_another_size(pictures):
+def test_the_output_may_have_another_size(images):
     resized = make(AugmentConfig(resized_crop=(0.3, 1.0)), (24, 20))
-    assert run(resized, pictures)[0].shape == (64, 3, 24, 20)
+    assert run(resized, images)[0].shape == (64, 3, 24, 20)
     cropped = make(AugmentConfig(padding=2), (24, 44))
-    assert run(cropped, pictures)[0].shape == (64, 3, 24, 44)
+    assert run(cropped, images)[0].shape == (64, 3, 24, 44)
 
 
 def test_padded_crops_and_flips_are_equally_likely():
     n = 4000
     augment = make(AugmentConfig(padding=1, flip=0.5), (4, 4))
     ramp = torch.arange(1, 17, dtype=torch.uint8).view(1, 1, 4, 4).expand(n, 3, 4, 4)
-    out = augment.pictures(ramp.contiguous(), torch.tensor(0), torch.arange(n))
+    out = augment.transform(ramp.contiguous(), torch.tensor(0), torch.arange(n))
     kinds, counts = out.flatten(1).unique(dim=0, return_counts=True)
     assert len(kinds) == 18
     assert (counts - n / 18).abs().max() < 4.5 * (n / 18) ** 0.5
 
 
-def test_erasing_agrees_with_torchvision(pictures):
+def test_erasing_agrees_with_torchvision(images):
     from torchvision.transforms.v2.functional import erase as torchvision_erase
 
-    images, noise = pictures.float(), torch.randn(64, 3, 32, 40)
+    values, noise = images.float(), torch.randn(64, 3, 32, 40)
     u = uniform(torch.tensor(0), torch.tensor(0), torch.arange(64), BOX_DRAWS)
     box = draw_box(u, (32, 40), (0.02, 0.4), (0.3, 1 / 0.3), smaller=True)
-    got = erase(images, box, noise)
+    got = erase(values, box, noise)
     for i in range(64):
         top, left, height, width = (int(side[i]) for side in box)
         value = noise[i, :, top : top + height, left : left + width]
-        wanted = torchvision_erase(images[i], top, left, height, width, value)
+        wanted = torchvision_erase(values[i], top, left, height, width, value)
         assert torch.equal(got[i], wanted)
 
 
@@ -169,7 +169,7 @@ def test_erasing_is_drawn_as_timm_draws_it(fill):
         assert (a - b).abs().max() < 2 * (2 / n) ** 0.5
 
 
-def test_noise_differs_between_pictures_channels_and_steps():
+def test_noise_differs_between_images_channels_and_steps():
     config = AugmentConfig(
         erasing=1.0, erasing_area=(0.9, 0.9), erasing_aspect=1.0, erasing_fill="pixel"
     )
@@ -203,18 +203,18 @@ def test_an_unknown_name_is_refused():
         AugmentConfig(policy="random")
 
 
-def test_pictures_that_do_not_fit_are_refused(pictures):
+def test_images_that_do_not_fit_are_refused(images):
     with pytest.raises(ValueError, match="3 channels"):
-        run(make(AugmentConfig()), pictures[:, :1])
+        run(make(AugmentConfig()), images[:, :1])
     with pytest.raises(ValueError, match="32×40 with padding 0 do not give windows of 16×16"):
-        run(make(AugmentConfig(), (16, 16)), pictures)
+        run(make(AugmentConfig(), (16, 16)), images)
     with pytest.raises(ValueError, match="no standard deviation of 0"):
         make(AugmentConfig(), std=(0.1, 0.2, 0.0))
 
 
-def test_a_part_that_begins_inside_a_mixing_group_is_refused(pictures):
+def test_a_part_that_begins_inside_a_mixing_group_is_refused(images):
     with pytest.raises(ValueError, match="position 4, in the middle of a mixing group of 8"):
-        run(make(PRESETS["spt_cifar"]), pictures, first=4)
+        run(make(PRESETS["spt_cifar"]), images, first=4)
 
 
 def test_there_is_nothing_to_save():
@@ -225,47 +225,47 @@ def test_there_is_nothing_to_save():
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", ["spt_cifar", "trivial", "per pair"])
-def test_compiles_to_one_graph_once_for_all_steps(pictures, name):
+def test_compiles_to_one_graph_once_for_all_steps(images, name):
     augment = make(ALL[name])
     compiled = torch.compile(augment, fullgraph=True, backend="aot_eager")
-    run(compiled, pictures, step=0)
+    run(compiled, images, step=0)
     with torch.compiler.set_stance("fail_on_recompile"):
         for step in (1, 2, 2**33):
             for first in (0, 64):
-                got = run(compiled, pictures, step, first)
-                for a, b in zip(got, run(augment, pictures, step, first), strict=True):
+                got = run(compiled, images, step, first)
+                for a, b in zip(got, run(augment, images, step, first), strict=True):
                     torch.testing.assert_close(a, b)
 
 
 @pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spt_cifar", "compact_cifar100"])
-def test_generated_code_gives_the_same_pictures(pictures, name):
+def test_generated_code_gives_the_same_images(images, name):
     """Up to a rounding of a level here and there, which a later operation may enlarge."""
     augment = make(ALL[name])
     compiled = torch.compile(augment, fullgraph=True)
     for step in range(8):
-        (a, soft), (b, wanted) = run(compiled, pictures, step), run(augment, pictures, step)
+        (a, soft), (b, wanted) = run(compiled, images, step), run(augment, images, step)
         assert ((a - b).abs() < 0.03).float().mean() > 0.999
         torch.testing.assert_close(soft, wanted)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_graph_replays_with_another_step(pictures):
+def test_a_graph_replays_with_another_step(images):
     augment = make(PRESETS["compact_cifar100"]).cuda()
-    images, step = pictures.cuda(), torch.tensor(0, device="cuda")
+    moved, step = images.cuda(), torch.tensor(0, device="cuda")
     positions = torch.arange(64, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        augment(images, positions % 10, step, positions)
+        augment(moved, positions % 10, step, positions)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out, targets = augment(images, positions % 10, step, positions)
+        out, targets = augment(moved, positions % 10, step, positions)
     for value in (3, 4):
         step.fill_(value)
         graph.replay()
-        wanted, soft = run(make(PRESETS["compact_cifar100"]), pictures, value)
+        wanted, soft = run(make(PRESETS["compact_cifar100"]), images, value)
         assert ((out.cpu() - wanted).abs() < 0.03).float().mean() > 0.99
         torch.testing.assert_close(targets.cpu(), soft)

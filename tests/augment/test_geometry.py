@@ -29,52 +29,52 @@ def worst(got: Tensor, wanted: Tensor) -> int:
     return int((got.int() - wanted.int()).abs().max())
 
 
-def test_flips_agree_with_torchvision(pictures):
+def test_flips_agree_with_torchvision(images):
     from torchvision.transforms.v2 import functional as F
 
     across, over = random(64, 0, 1) < 0.5, random(64, 0, 1) * 7 % 1 < 0.5
     zero = torch.zeros(64, dtype=torch.int64)
-    got = crop(pictures, zero, zero, (32, 40), mirrored=across, upturned=over)
-    for image, mirrored, upturned, result in zip(pictures, across, over, got, strict=True):
+    got = crop(images, zero, zero, (32, 40), mirrored=across, upturned=over)
+    for image, mirrored, upturned, result in zip(images, across, over, got, strict=True):
         image = F.horizontal_flip(image) if mirrored else image
         image = F.vertical_flip(image) if upturned else image
         assert torch.equal(result, image)
 
 
 @pytest.mark.parametrize(("size", "padding"), [((32, 40), 4), ((24, 24), 0), ((36, 44), 9)])
-def test_padded_crop_agrees_with_torchvision(pictures, size, padding):
+def test_padded_crop_agrees_with_torchvision(images, size, padding):
     from torchvision.transforms.v2 import functional as F
 
     room = [side + 2 * padding - target for side, target in zip((32, 40), size, strict=True)]
     top, left = (random(64, 0, 1).roll(i).mul(r + 1).long() for i, r in enumerate(room))
-    got = crop(pictures, top - padding, left - padding, size, mirrored=NO, upturned=NO)
-    for image, y, x, result in zip(F.pad(pictures, [padding]), top, left, got, strict=True):
+    got = crop(images, top - padding, left - padding, size, mirrored=NO, upturned=NO)
+    for image, y, x, result in zip(F.pad(images, [padding]), top, left, got, strict=True):
         assert torch.equal(result, F.crop(image, int(y), int(x), *size))
 
 
 @pytest.mark.parametrize("size", [(32, 40), (20, 24), (48, 33)])
 @pytest.mark.parametrize("cubic", [False, True])
-def test_resized_crop_agrees_with_torchvision_to_two_levels(pictures, cubic, size):
+def test_resized_crop_agrees_with_torchvision_to_two_levels(images, cubic, size):
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
     u = uniform(torch.tensor(0), torch.tensor(0), torch.arange(64), BOX_DRAWS)
     box = draw_resized_crop(u, (32, 40), (0.08, 1.0), (3 / 4, 4 / 3))
     mirrored = torch.arange(64) % 2 == 0
-    got = resized_crop(pictures, box, size, cubic=~NO & cubic, mirrored=mirrored, upturned=NO)
+    got = resized_crop(images, box, size, cubic=~NO & cubic, mirrored=mirrored, upturned=NO)
     mode = InterpolationMode.BICUBIC if cubic else InterpolationMode.BILINEAR
-    for i, image in enumerate(pictures):
+    for i, image in enumerate(images):
         wanted = F.resized_crop(image, *(int(side[i]) for side in box), list(size), mode)
         assert worst(got[i], F.horizontal_flip(wanted) if mirrored[i] else wanted) <= 2
 
 
-def test_each_picture_has_its_own_interpolation(pictures):
+def test_each_image_has_its_own_interpolation(images):
     box = Box(*(torch.full((64,), side) for side in (3, 5, 20, 25)))
     cubic = torch.arange(64) % 3 == 0
     kinds = {"size": (32, 40), "mirrored": NO, "upturned": NO}
-    got = resized_crop(pictures, box, cubic=cubic, **kinds)
-    linear = resized_crop(pictures, box, cubic=NO, **kinds)
-    curved = resized_crop(pictures, box, cubic=~NO, **kinds)
+    got = resized_crop(images, box, cubic=cubic, **kinds)
+    linear = resized_crop(images, box, cubic=NO, **kinds)
+    curved = resized_crop(images, box, cubic=~NO, **kinds)
     assert torch.equal(got, torch.where(cubic[:, None, None, None], curved, linear))
     assert not torch.equal(curved, linear)
 
@@ -134,19 +134,19 @@ def torchvision_map(name: str, image: Tensor, argument: float, interpolation, fi
 
 @pytest.mark.parametrize("apply", [operate, operate_by_groups])
 @pytest.mark.parametrize("name", list(MAPS))
-def test_nearest_maps_agree_with_torchvision(pictures, name, apply):
+def test_nearest_maps_agree_with_torchvision(images, name, apply):
     from torchvision.transforms import InterpolationMode
 
     ops = torch.full((64,), NUMBER[name])
-    got = apply(pictures, ops, MAPS[name], FILL)
-    for image, argument, result in zip(pictures, MAPS[name].tolist(), got, strict=True):
+    got = apply(images, ops, MAPS[name], FILL)
+    for image, argument, result in zip(images, MAPS[name].tolist(), got, strict=True):
         wanted = torchvision_map(name, image, argument, InterpolationMode.NEAREST, FILL.tolist())
         assert worst(result, wanted) <= 1
-    assert not torch.equal(got, pictures)
+    assert not torch.equal(got, images)
 
 
 @pytest.mark.parametrize("name", list(MAPS))
-def test_bilinear_maps_agree_with_torchvision_to_two_levels(pictures, name):
+def test_bilinear_maps_agree_with_torchvision_to_two_levels(images, name):
     """Inside the frame with any fill, and without one (black) everywhere.
 
     With a fill, torchvision darkens the edge: it weights it twice.
@@ -156,9 +156,9 @@ def test_bilinear_maps_agree_with_torchvision_to_two_levels(pictures, name):
     mode = InterpolationMode.BILINEAR
     ops = torch.full((64,), NUMBER[name])
     black = torch.zeros(3, dtype=torch.uint8)
-    filled = operate(pictures, ops, MAPS[name], FILL, interpolation="bilinear")
-    bare = operate(pictures, ops, MAPS[name], black, interpolation="bilinear")
-    for i, (image, argument) in enumerate(zip(pictures, MAPS[name].tolist(), strict=True)):
+    filled = operate(images, ops, MAPS[name], FILL, interpolation="bilinear")
+    bare = operate(images, ops, MAPS[name], black, interpolation="bilinear")
+    for i, (image, argument) in enumerate(zip(images, MAPS[name].tolist(), strict=True)):
         within = torchvision_map(name, torch.full_like(image, 255), argument, mode, None) == 255
         assert within.any()
         wanted = torchvision_map(name, image, argument, mode, FILL.tolist())
@@ -167,7 +167,7 @@ def test_bilinear_maps_agree_with_torchvision_to_two_levels(pictures, name):
 
 
 @pytest.mark.parametrize("name", list(MAPS))
-def test_bicubic_maps_agree_with_pillow_to_two_levels(pictures, name):
+def test_bicubic_maps_agree_with_pillow_to_two_levels(images, name):
     """Torchvision has no bicubic maps of tensors; timm's are Pillow's."""
     from timm.data import auto_augment
 
@@ -182,22 +182,22 @@ def test_bicubic_maps_agree_with_pillow_to_two_levels(pictures, name):
     options = {"resample": Image.Resampling.BICUBIC, "fillcolor": tuple(FILL.tolist())}
     arguments = MAPS[name] + 0.3 * name.startswith("translate")
     ops = torch.full((64,), NUMBER[name])
-    got = operate(pictures, ops, arguments, FILL, interpolation="bicubic")
-    for image, argument, result in zip(pictures, arguments.tolist(), got, strict=True):
+    got = operate(images, ops, arguments, FILL, interpolation="bicubic")
+    for image, argument, result in zip(images, arguments.tolist(), got, strict=True):
         padded = torch.zeros_like(image)
         padded[:, 3:-3, 3:-3] = 255  # away from the edge, where Pillow repeats it
         white = Image.fromarray(padded.permute(1, 2, 0).numpy())
         blank = {"resample": Image.Resampling.BILINEAR, "fillcolor": (0, 0, 0)}
         within = torch.from_numpy(np.array(call(white, sign * argument, **blank)) == 255)
-        picture = call(Image.fromarray(image.permute(1, 2, 0).numpy()), sign * argument, **options)
-        wanted = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+        moved = call(Image.fromarray(image.permute(1, 2, 0).numpy()), sign * argument, **options)
+        wanted = torch.from_numpy(np.array(moved)).permute(2, 0, 1)
         within = within.permute(2, 0, 1)
         assert within.any()
         assert worst(result * within, wanted * within) <= 2
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-def test_affine_agrees_with_torchvision(pictures, interpolation):
+def test_affine_agrees_with_torchvision(images, interpolation):
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
@@ -206,8 +206,8 @@ def test_affine_agrees_with_torchvision(pictures, interpolation):
     shear = torch.stack([random(64, -40, 40).roll(7), random(64, -30, 30).roll(9)], 1)
     matrix = affine_matrix(angle, shift, scale, shear)
     black = torch.zeros(3, dtype=torch.uint8)
-    got = affine(pictures, matrix, black, interpolation=interpolation)
-    for i, image in enumerate(pictures):
+    got = affine(images, matrix, black, interpolation=interpolation)
+    for i, image in enumerate(images):
         arguments = (float(angle[i]), shift[i].tolist(), float(scale[i]), shear[i].tolist())
         mode = InterpolationMode(interpolation)
         wanted = F.affine(image, *arguments, interpolation=mode).float()
@@ -216,11 +216,11 @@ def test_affine_agrees_with_torchvision(pictures, interpolation):
         assert share.mean() > (0.998 if interpolation == "nearest" else 0.9999)
 
 
-def test_random_interpolation_is_bilinear_or_bicubic_picture_by_picture(pictures):
+def test_random_interpolation_is_bilinear_or_bicubic_image_by_image(images):
     ops = torch.full((64,), NUMBER["rotate"])
     cubic = torch.arange(64) % 2 == 0
     results = {
-        kind: operate(pictures, ops, MAPS["rotate"], FILL, interpolation=kind, cubic=cubic)
+        kind: operate(images, ops, MAPS["rotate"], FILL, interpolation=kind, cubic=cubic)
         for kind in ("random", "bilinear", "bicubic")
     }
     wanted = torch.where(cubic[:, None, None, None], results["bicubic"], results["bilinear"])
@@ -228,10 +228,10 @@ def test_random_interpolation_is_bilinear_or_bicubic_picture_by_picture(pictures
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "random"])
-def test_identity_changes_nothing(pictures, interpolation):
+def test_identity_changes_nothing(images, interpolation):
     none = torch.zeros(64)
     ops = torch.full((64,), NUMBER["identity"])
     cubic = torch.arange(64) % 2 == 0
     for apply in (operate, operate_by_groups):
-        got = apply(pictures, ops, none, FILL, interpolation=interpolation, cubic=cubic)
-        assert torch.equal(got, pictures)
+        got = apply(images, ops, none, FILL, interpolation=interpolation, cubic=cubic)
+        assert torch.equal(got, images)

@@ -97,7 +97,7 @@ def test_cut_box_is_timms(share, monkeypatch):
 
 @pytest.mark.parametrize("per", ["batch", "pair"])
 def test_shares_of_labels_are_shares_of_pixels(per):
-    """White pictures mixed with black partners are as bright as their share of the label."""
+    """White images mixed with black partners are as bright as their share of the label."""
     for step in range(20):
         mix = draw(64, per=per, step=step)
         half = torch.arange(64) < mix.partner
@@ -149,5 +149,5 @@ def test_kinds_can_be_switched_off():
 
 
 def test_a_batch_of_broken_groups_is_refused():
-    with pytest.raises(ValueError, match=r"batch of 60 pictures .* groups of 8"):
+    with pytest.raises(ValueError, match=r"batch of 60 images .* groups of 8"):
         draw(60)

@@ -21,7 +21,7 @@ from smallvit.augment.randomness import uniform
 DRAWS = 20_000
 SIZE = (32, 48)
 
-#: One list a picture: what was applied, in order.
+#: One list an image: what was applied, in order.
 Applied = list[list[tuple[str, float]]]
 
 
@@ -55,7 +55,7 @@ TIMM: dict[str, tuple[str, Callable[[float], float]]] = {
 
 
 def timm_draws() -> Applied:
-    """What timm's own transform decides; only its last step, the picture, is left out."""
+    """What timm's own transform decides; only its last step, the image, is left out."""
     from timm.data.auto_augment import rand_augment_transform
 
     random.seed(0)

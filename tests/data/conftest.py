@@ -21,7 +21,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def noise() -> Callable[..., np.ndarray]:
-    """Pictures that look like nothing and like no other, a function of their number."""
+    """Images that look like nothing and like no other, a function of their number."""
 
     def make(number: int, height: int = 24, width: int = 32, channels: int = 3) -> np.ndarray:
         random = np.random.default_rng(number)
@@ -34,7 +34,7 @@ def noise() -> Callable[..., np.ndarray]:
 
 @pytest.fixture
 def save(noise: Callable[..., np.ndarray]) -> Save:
-    """Writes a picture, of noise unless pixels are given."""
+    """Writes an image, of noise unless pixels are given."""
 
     def write(path: Path, number: int = 0, pixels: np.ndarray | None = None, **how: object) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def save(noise: Callable[..., np.ndarray]) -> Save:
 
 @pytest.fixture
 def folder(tmp_path: Path, save: Save) -> Path:
-    """Two classes of ten pictures."""
+    """Two classes of ten images."""
     for number in range(20):
         save(tmp_path / "data" / ("cats" if number < 10 else "dogs") / f"{number}.png", number)
     return tmp_path / "data"

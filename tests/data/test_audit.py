@@ -26,7 +26,7 @@ def message(report: Audit, code: str) -> str:
 
 @pytest.fixture
 def three(tmp_path: Path, save: Save) -> Path:
-    """Two classes in three splits, twelve different pictures each."""
+    """Two classes in three splits, twelve different images each."""
     for number in range(72):
         split, label = ("train", "val", "test")[number % 3], ("cats", "dogs")[number % 2]
         save(tmp_path / "three" / split / label / f"{number}.png", number)
@@ -64,10 +64,10 @@ def test_copies_with_other_labels_conflict(three: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "resaved": lambda picture: picture,
-    "halved": lambda picture: picture.resize((picture.width // 2, picture.height // 2)),
-    "brightened": lambda picture: ImageEnhance.Brightness(picture).enhance(1.1),
-    "greyed": lambda picture: picture.convert("L"),
+    "resaved": lambda image: image,
+    "halved": lambda image: image.resize((image.width // 2, image.height // 2)),
+    "brightened": lambda image: ImageEnhance.Brightness(image).enhance(1.1),
+    "greyed": lambda image: image.convert("L"),
 }
 
 
@@ -86,12 +86,12 @@ def test_near_duplicates_across_splits_are_reported(
 def test_splits_that_are_made_keep_duplicates_together(
     tmp_path: Path, photos: tuple[np.ndarray, np.ndarray], save: Save
 ) -> None:
-    for index, (picture, label) in enumerate(zip(*photos, strict=True)):
+    for index, (image, label) in enumerate(zip(*photos, strict=True)):
         if label < 3:
-            save(tmp_path / "data" / str(label) / f"{index}.png", pixels=picture)
+            save(tmp_path / "data" / str(label) / f"{index}.png", pixels=image)
             if index % 2:
-                save(tmp_path / "data" / str(label) / f"{index}b.png", pixels=picture)
-                bright = np.clip(picture * 1.05 + 3, 0, 255).astype(np.uint8)
+                save(tmp_path / "data" / str(label) / f"{index}b.png", pixels=image)
+                bright = np.clip(image * 1.05 + 3, 0, 255).astype(np.uint8)
                 save(tmp_path / "data" / str(label) / f"{index}c.png", pixels=bright)
     for seed in range(3):
         report = audit(load_data(tmp_path / "data", seed=seed))
@@ -103,9 +103,9 @@ def test_splits_that_are_made_keep_duplicates_together(
 def test_near_duplicates_are_found_whatever_the_order(
     photos: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    pictures = photos[0][:100]
-    noisy = np.clip(pictures + np.random.default_rng(0).normal(0, 4, pictures.shape), 0, 255)
-    thumbs = survey_array(np.concatenate([pictures, noisy.astype(np.uint8)])).thumbs
+    images = photos[0][:100]
+    noisy = np.clip(images + np.random.default_rng(0).normal(0, 4, images.shape), 0, 255)
+    thumbs = survey_array(np.concatenate([images, noisy.astype(np.uint8)])).thumbs
     pairs = {tuple(pair) for pair in near_duplicates(thumbs).tolist()}
     assert {(k, k + 100) for k in range(100)} <= pairs
     order = np.random.default_rng(1).permutation(200)
@@ -130,8 +130,8 @@ def test_near_duplicates_agree_with_all_pairs(photos: tuple[np.ndarray, np.ndarr
 
 def test_families_are_the_connected_ones(photos: tuple[np.ndarray, np.ndarray]) -> None:
     base = photos[0][:30]
-    pictures = np.concatenate([base, np.clip(base * 1.02, 0, 255).astype(np.uint8), base[:5]])
-    survey = survey_array(pictures)
+    images = np.concatenate([base, np.clip(base * 1.02, 0, 255).astype(np.uint8), base[:5]])
+    survey = survey_array(images)
     groups = [row.tobytes() for row in families(survey.digests, survey.thumbs)]
     assert groups[:30] == groups[30:60]
     assert groups[:5] == groups[60:]
@@ -151,7 +151,7 @@ def test_flips_change_digits_and_not_photos(
         np.savez(tmp_path / f"{name}.npz", images=images, labels=labels)
     report = audit(load_data(tmp_path / "digits.npz"))
     assert report.flips_matter
-    assert "more of the pictures" in message(report, "flip")
+    assert "more of the images" in message(report, "flip")
     report = audit(load_data(tmp_path / "photos.npz"))
     assert not report.flips_matter
 
@@ -171,11 +171,11 @@ def test_flips_do_not_matter_where_numbers_stand_for_names(
     assert audit(load_data(tmp_path / "b.npz")).flips_matter
 
 
-def test_imbalance_constants_frames_and_long_pictures(three: Path, save: Save) -> None:
+def test_imbalance_constants_frames_and_long_images(three: Path, save: Save) -> None:
     for number in range(150):
         save(three / "train" / "cats" / f"more{number}.png", 1000 + number)
     save(three / "train" / "dogs" / "flat.png", pixels=np.full((24, 32, 3), 7, np.uint8))
-    # Equally bright and yet two colours: no constant picture.
+    # Equally bright and yet two colours: no constant image.
     two = np.zeros((24, 32, 3), np.uint8)
     two[:, :16], two[:, 16:] = (100, 0, 0), (0, 51, 0)
     save(three / "train" / "dogs" / "two.png", pixels=two)
@@ -195,8 +195,8 @@ def test_imbalance_constants_frames_and_long_pictures(three: Path, save: Save) -
         "long": "hint",
         "frames": "hint",
     }
-    assert "cats has 162 training pictures and dogs 14" in message(report, "imbalance")
-    assert "1 picture of a single colour: train: train/dogs/flat.png" in message(report, "constant")
+    assert "cats has 162 training images and dogs 14" in message(report, "imbalance")
+    assert "1 image of a single colour: train: train/dogs/flat.png" in message(report, "constant")
 
 
 def test_benchmarks_are_reported_and_not_refused(tmp_path: Path) -> None:

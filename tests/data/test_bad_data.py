@@ -25,19 +25,19 @@ def codes(folder: Path, **options: object) -> dict[str, str]:
 def test_empty_folder(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(ValueError, match="holds no pictures: expected a folder for each class"):
+    with pytest.raises(ValueError, match="holds no images: expected a folder for each class"):
         load_data(empty)
 
 
-def test_pictures_without_class_folders(tmp_path: Path, save: Save, folder: Path) -> None:
+def test_images_without_class_folders(tmp_path: Path, save: Save, folder: Path) -> None:
     save(tmp_path / "flat" / "1.png")
-    with pytest.raises(ValueError, match="holds 1 picture without class folders"):
+    with pytest.raises(ValueError, match="holds 1 image without class folders"):
         load_data(tmp_path / "flat")
     save(folder / "loose.png")
     (folder / "cats" / "notes.txt").touch()
     (folder / "cats" / "photo.heic").touch()
     notes = load_data(folder).notes
-    assert "1 picture lies in" in notes[0]
+    assert "1 image lies in" in notes[0]
     assert "outside every class folder" in notes[0]
     assert "left out: 1 .heic, 1 .txt" in notes[1] or "left out: 1 .txt, 1 .heic" in notes[1]
 
@@ -58,14 +58,14 @@ def test_one_image_in_a_class(folder: Path, save: Save) -> None:
     report.check()
     messages = [finding.message for finding in report.findings if finding.code == "too-few"]
     assert len(messages) == 2
-    assert all("1 class has no picture in" in text for text in messages)
+    assert all("1 class has no image in" in text for text in messages)
 
 
 def test_an_empty_class_folder(folder: Path) -> None:
     (folder / "birds").mkdir()
     dataset = load_data(folder)
     assert dataset.classes == ("birds", "cats", "dogs")
-    with pytest.raises(ValueError, match="1 class has no training pictures: birds"):
+    with pytest.raises(ValueError, match="1 class has no training images: birds"):
         audit(dataset).check()
 
 
@@ -90,7 +90,7 @@ def test_damaged_files(
     report.check(allow=["unreadable"])
     bad_split = next(name for name, items in dataset.splits.items() if items.survey.errors)
     with pytest.raises(
-        ValueError, match=r"1 picture of the .* split cannot be read: cats/bad\.jpg"
+        ValueError, match=r"1 image of the .* split cannot be read: cats/bad\.jpg"
     ):
         dataset.pixels(bad_split)
     rest = dataset.readable()
@@ -169,7 +169,7 @@ def test_links_that_are_no_loops_are_followed(folder: Path, tmp_path: Path) -> N
     assert load_data(tmp_path / "linked").fingerprint == load_data(folder).fingerprint
 
 
-def test_a_pipe_is_no_picture(folder: Path) -> None:
+def test_a_pipe_is_no_image(folder: Path) -> None:
     os.mkfifo(folder / "cats" / "pipe.png")
     assert "pipe.png (it is no regular file)" in codes(folder)["unreadable"]
 
@@ -261,7 +261,7 @@ def test_unknown_labels(folder: Path) -> None:
         load_data(path, classes=["cats", "dogs"])
     rows = "path,label,split\n" + "".join(f"cats/{k}.png,{k % 2},train\n" for k in range(10))
     path = table(folder, rows + "dogs/10.png,7,test\n")
-    with pytest.raises(ValueError, match="1 class has no training pictures: 7"):
+    with pytest.raises(ValueError, match="1 class has no training images: 7"):
         audit(load_data(path)).check()
 
 
@@ -323,16 +323,16 @@ def test_images_smaller_than_a_patch(
     save(folder / "cats" / "dot.png", pixels=noise(6, 1, 1))
     report = audit(load_data(folder), patch_size=4)
     message = next(finding.message for finding in report.findings if finding.code == "tiny")
-    assert "2 pictures smaller than a patch of 4 pixels" in message
+    assert "2 images smaller than a patch of 4 pixels" in message
     dataset = load_data(folder, image_size=16, val=0, test=0)
     assert dataset.pixels("train").shape == (22, 3, 16, 16)
 
 
-def test_pictures_of_other_channels(folder: Path) -> None:
+def test_images_of_other_channels(folder: Path) -> None:
     tifffile = pytest.importorskip("tifffile")
     many = np.random.default_rng(0).integers(0, 255, (24, 32, 5), np.uint8)
     tifffile.imwrite(
         folder / "cats" / "many.tif", many, photometric="minisblack", planarconfig="contig"
     )
-    with pytest.raises(ValueError, match="not all pictures have 5 channels, 20 are of another"):
+    with pytest.raises(ValueError, match="not all images have 5 channels, 20 are of another"):
         audit(load_data(folder)).check()

@@ -22,7 +22,7 @@ def rows() -> Iterator[np.ndarray]:
     return iter(ROWS)
 
 
-def test_pixels_are_the_fitted_pictures(dataset: Dataset) -> None:
+def test_pixels_are_the_fitted_images(dataset: Dataset) -> None:
     pixels = dataset.pixels("train")
     assert isinstance(pixels, np.memmap)
     assert not pixels.flags.writeable
@@ -32,7 +32,7 @@ def test_pixels_are_the_fitted_pictures(dataset: Dataset) -> None:
         assert (pixels[index].transpose(1, 2, 0) == expected).all()
 
 
-def test_pictures_are_decoded_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_decoded_once(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     first = np.array(dataset.pixels("train"))
 
     def never(*_: object) -> None:
@@ -169,12 +169,12 @@ def small_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_no_space_is_an_error_before_the_first_picture(small_files: None) -> None:
+def test_no_space_is_an_error_before_the_first_image(small_files: None) -> None:
     def never() -> Iterator[np.ndarray]:
         raise AssertionError("decoding began")
         yield
 
-    with pytest.raises(OSError, match=r"no space for the decoded pictures: .*Set SMALLVIT_CACHE"):
+    with pytest.raises(OSError, match=r"no space for the decoded images: .*Set SMALLVIT_CACHE"):
         cache.stored("key", (500, 3, 8, 8), never, {})
     assert cache.entries() == []
     assert leftovers() == []
@@ -185,7 +185,7 @@ def test_a_disk_that_fills_while_caching(
 ) -> None:
     # A file system whose reservations promise nothing.
     monkeypatch.setattr(cache, "_reserve", lambda file, size: None)
-    with pytest.raises(OSError, match="no space for the decoded pictures"):
+    with pytest.raises(OSError, match="no space for the decoded images"):
         cache.stored("key", (500, 3, 8, 8), lambda: iter([ROWS[0]] * 500), {})
     assert cache.entries() == []
     assert leftovers() == []
@@ -233,7 +233,7 @@ def test_a_bar_shows_the_rate(dataset: Dataset, capsys: pytest.CaptureFixture[st
     dataset.pixels("train", progress=True)
     shown = capsys.readouterr()
     assert "decoding train" in shown.err
-    assert "pictures/s" in shown.err
+    assert "images/s" in shown.err
     assert "14/14" in shown.err
     assert shown.out == ""
 

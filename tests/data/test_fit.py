@@ -9,7 +9,7 @@ from PIL import Image
 
 from smallvit.data import FILL, fit_image, fit_tensor, read_image
 from smallvit.data.fit import as_size, check_fit, place
-from smallvit.data.pictures import as_array
+from smallvit.data.images import as_array
 
 SIDES = st.integers(1, 600)
 FITS = ["letterbox", "stretch", "crop"]
@@ -37,7 +37,7 @@ def test_the_torch_form_gives_the_same_bytes_for_every_shape(
 
 
 @given(SIDES, SIDES, SIDES, SIDES)
-def test_letterbox_keeps_the_whole_picture_and_its_shape(
+def test_letterbox_keeps_the_whole_image_and_its_shape(
     h: int, w: int, rows: int, columns: int
 ) -> None:
     box, inner, offset = place(h, w, (rows, columns), "letterbox")
@@ -71,7 +71,7 @@ def test_bars_are_grey_and_in_the_middle() -> None:
     assert (fitted[20:] == FILL).all()
 
 
-def test_a_picture_of_the_right_size_is_left_alone(photo: Path) -> None:
+def test_a_image_of_the_right_size_is_left_alone(photo: Path) -> None:
     image = read_image(photo)
     for fit in FITS:
         assert (fit_image(image, image.shape[:2], fit) == image).all()
@@ -79,12 +79,12 @@ def test_a_picture_of_the_right_size_is_left_alone(photo: Path) -> None:
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("size", [(32, 32), (50, 20), (400, 500)])
-def test_pixels_and_pillows_pictures_come_out_alike(
+def test_pixels_and_pillows_images_come_out_alike(
     photo: Path, fit: str, size: tuple[int, int]
 ) -> None:
     for mode in ("RGB", "L"):
-        with Image.open(photo) as picture:
-            plain = picture.convert(mode)
+        with Image.open(photo) as image:
+            plain = image.convert(mode)
         assert (fit_image(plain, size, fit) == fit_image(as_array(plain), size, fit)).all()
 
 

@@ -42,7 +42,7 @@ def test_random_keys_are_the_same_everywhere() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("resident", [False, True])
-def test_an_epoch_shows_every_picture_at_most_once(device: str, resident: bool) -> None:
+def test_an_epoch_shows_every_image_at_most_once(device: str, resident: bool) -> None:
     batches = loader(device=device, resident=resident)
     assert batches.resident is resident
     assert batches.steps_per_epoch == 6
@@ -103,7 +103,7 @@ def test_ordered_shows_all_with_the_tail(batch_size: int, world_size: int) -> No
 def test_ordered_needs_no_whole_batch() -> None:
     assert [len(batch.images) for batch in loader().ordered()] == [8] * 6 + [2]
     assert [len(batch.images) for batch in loader(batch_size=100).ordered()] == [50]
-    with pytest.raises(ValueError, match="a batch of 100 is larger than the 50 pictures"):
+    with pytest.raises(ValueError, match="a batch of 100 is larger than the 50 images"):
         loader(batch_size=100).batch(0)
 
 
@@ -125,8 +125,8 @@ def test_balanced_shows_every_class_equally_often() -> None:
 def test_repeats_stand_in_one_batch() -> None:
     batches = loader(repeats=4, batch_size=8)
     for step in range(20):
-        pictures, counts = np.unique(shown(batches, step), return_counts=True)
-        assert len(pictures) == 2
+        images, counts = np.unique(shown(batches, step), return_counts=True)
+        assert len(images) == 2
         assert (counts == 4).all()
     assert batches.steps_per_epoch == loader().steps_per_epoch
 
@@ -145,11 +145,11 @@ def test_what_does_not_divide_is_refused(options: dict[str, object], message: st
         loader(**options)
 
 
-def test_it_says_where_the_pictures_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_says_where_the_images_are(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="smallvit.data.loader"):
         loader(resident=True)
         loader()
-    assert caplog.messages == ["50 pictures (0 MB) on cpu", "50 pictures (0 MB) streamed to cpu"]
+    assert caplog.messages == ["50 images (0 MB) on cpu", "50 images (0 MB) streamed to cpu"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

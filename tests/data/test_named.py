@@ -188,10 +188,10 @@ def test_tiny_imagenet_with_a_strange_label(tiny: Path) -> None:
         load_data(tiny)
 
 
-def test_the_embedded_pictures_are_the_published_ones() -> None:
+def test_the_embedded_images_are_the_published_ones() -> None:
     source = Path("/usr/share/datasets/fashion-mnist/t10k-images-idx3-ubyte.gz")
     if not source.exists():
         pytest.skip("needs the Debian package dataset-fashion-mnist")
     published = np.frombuffer(gzip.decompress(source.read_bytes()), np.uint8, offset=16)
-    known = {picture.tobytes() for picture in published.reshape(-1, 784)}
-    assert all(picture.tobytes() in known for picture in load_data("fashion-mini").pixels("test"))
+    known = {image.tobytes() for image in published.reshape(-1, 784)}
+    assert all(image.tobytes() in known for image in load_data("fashion-mini").pixels("test"))

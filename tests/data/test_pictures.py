@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smallvit.data import UnreadableError, read_image, to_channels
-from smallvit.data.pictures import (
+from smallvit.data.images import (
     MAX_PIXELS,
-    NoPictureError,
+    NoImageError,
     TooManyPixelsError,
     as_array,
     decode,
@@ -26,9 +26,9 @@ from tests.untrained import mutated, photo_bytes
 HERE = Path(__file__).parent
 
 
-def encoded(picture: Image.Image, form: str, **how: object) -> bytes:
+def encoded(image: Image.Image, form: str, **how: object) -> bytes:
     file = io.BytesIO()
-    picture.save(file, form, **how)
+    image.save(file, form, **how)
     return file.getvalue()
 
 
@@ -67,11 +67,11 @@ def test_palette_is_looked_up(colours: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
-def test_transparent_pictures_lie_on_white(mode: str) -> None:
-    picture = Image.new(mode, (4, 4), (0, 0, 0, 0) if mode == "RGBA" else (0, 0))
-    picture.putpixel((1, 2), (10, 20, 30, 255) if mode == "RGBA" else (10, 255))
-    picture.putpixel((3, 3), (0, 0, 0, 51) if mode == "RGBA" else (0, 51))
-    pixels = read_image(encoded(picture, "PNG"))
+def test_transparent_images_lie_on_white(mode: str) -> None:
+    image = Image.new(mode, (4, 4), (0, 0, 0, 0) if mode == "RGBA" else (0, 0))
+    image.putpixel((1, 2), (10, 20, 30, 255) if mode == "RGBA" else (10, 255))
+    image.putpixel((3, 3), (0, 0, 0, 51) if mode == "RGBA" else (0, 51))
+    pixels = read_image(encoded(image, "PNG"))
     assert pixels.shape == (4, 4, 3 if mode == "RGBA" else 1)
     assert (pixels[0, 0] == 255).all()
     assert pixels[2, 1].tolist() == ([10, 20, 30] if mode == "RGBA" else [10])
@@ -79,11 +79,11 @@ def test_transparent_pictures_lie_on_white(mode: str) -> None:
 
 
 def test_transparent_palette_lies_on_white() -> None:
-    picture = Image.new("P", (2, 1))
-    picture.putpalette([0, 0, 0, 200, 100, 50])
-    picture.putpixel((1, 0), 1)
+    image = Image.new("P", (2, 1))
+    image.putpalette([0, 0, 0, 200, 100, 50])
+    image.putpixel((1, 0), 1)
     for form in ("PNG", "GIF"):
-        pixels = read_image(encoded(picture, form, transparency=0))
+        pixels = read_image(encoded(image, form, transparency=0))
         assert pixels[0].tolist() == [[255, 255, 255], [200, 100, 50]], form
 
 
@@ -108,7 +108,7 @@ def test_cmyk_comes_out_in_its_colours() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_exif_turns_pictures_upright(orientation: int, form: str) -> None:
+def test_exif_turns_images_upright(orientation: int, form: str) -> None:
     stored = np.zeros((20, 40, 3), np.uint8)
     stored[:10, :20] = 255
     exif = Image.Exif()
@@ -231,7 +231,7 @@ def test_a_tiff_bomb_of_many_channels_is_refused_unread() -> None:
         ((HERE / "photos" / "wide.jpg").read_bytes()[:5000], "truncated"),
     ],
 )
-def test_what_is_no_picture_says_why(data: bytes, reason: str) -> None:
+def test_what_is_no_image_says_why(data: bytes, reason: str) -> None:
     for read in (read_image, glance):
         with pytest.raises(UnreadableError, match=reason):
             read(data)
@@ -258,12 +258,12 @@ def test_damage_is_either_survived_or_explained(
 
 def test_the_reason_is_a_kind_of_error() -> None:
     data = photo_bytes(1, "PNG")
-    picture = Image.open(io.BytesIO(data))
-    pixels = picture.width * picture.height
-    assert decode(data, pixels).size == picture.size
+    image = Image.open(io.BytesIO(data))
+    pixels = image.width * image.height
+    assert decode(data, pixels).size == image.size
     with pytest.raises(TooManyPixelsError, match=f"more than {pixels - 1:,} pixels"):
         decode(data, pixels - 1)
-    with pytest.raises(NoPictureError):
+    with pytest.raises(NoImageError):
         decode(b"words")
     many = io.BytesIO()
     zeros = np.zeros((8, 8, 500), np.uint8)

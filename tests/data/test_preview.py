@@ -9,8 +9,8 @@ from smallvit.data import Dataset, fit_image, load_data, preview
 
 
 def opened(path: Path) -> np.ndarray:
-    with Image.open(path) as picture:
-        return np.asarray(picture)
+    with Image.open(path) as image:
+        return np.asarray(image)
 
 
 def test_the_sheet_shows_the_fitted_pixels(dataset: Dataset, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_the_sheet_shows_the_fitted_pixels(dataset: Dataset, tmp_path: Path) -> 
     assert shown == 6
 
 
-def test_augmentation_stands_beside_the_picture(dataset: Dataset, tmp_path: Path) -> None:
+def test_augmentation_stands_beside_the_image(dataset: Dataset, tmp_path: Path) -> None:
     asked: list[tuple[torch.Size, list[int]]] = []
 
     def inverted(images: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_any_number_of_channels_is_shown(tmp_path: Path, channels: int) -> None:
     assert opened(tmp_path / "sheet.png").shape[2] == 3
 
 
-def test_unreadable_pictures_and_strange_names_are_no_obstacle(
+def test_unreadable_images_and_strange_names_are_no_obstacle(
     folder: Path, tmp_path: Path
 ) -> None:
     (folder / "cats" / "0.png").write_bytes(b"")

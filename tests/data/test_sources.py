@@ -48,7 +48,7 @@ def test_a_folder_of_splits(tmp_path: Path, save: Save, validation: str) -> None
     assert dataset.made == {}
 
 
-def test_splits_that_are_missing_are_made_of_training_pictures(
+def test_splits_that_are_missing_are_made_of_training_images(
     folder: Path, tmp_path: Path
 ) -> None:
     whole = tmp_path / "whole"
@@ -68,7 +68,7 @@ def test_val_0_leaves_a_given_validation_split_alone(folder: Path, tmp_path: Pat
     dataset = load_data(tmp_path / "both", val=0, test=0)
     assert counts(dataset) == {"train": 20}
     assert "val is 0" in dataset.notes[0]
-    with pytest.raises(ValueError, match=r"its own val split of 20 pictures, and val is 0\.5"):
+    with pytest.raises(ValueError, match=r"its own val split of 20 images, and val is 0\.5"):
         load_data(tmp_path / "both", val=0.5)
 
 
@@ -212,7 +212,7 @@ def test_what_is_there_under_no_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean cifar10"):
         load_data("cifar-10")
     (tmp_path / "a.zip").touch()
-    with pytest.raises(ValueError, match="is no source of pictures"):
+    with pytest.raises(ValueError, match="is no source of images"):
         load_data(tmp_path / "a.zip")
 
 
@@ -228,7 +228,7 @@ def test_grey_folders_are_grey_and_mixed_ones_coloured(
     assert load_data(tmp_path / "data").channels == 3
 
 
-def test_the_size_follows_small_pictures_of_one_size(folder: Path, save: Save) -> None:
+def test_the_size_follows_small_images_of_one_size(folder: Path, save: Save) -> None:
     assert load_data(folder).image_size == (24, 32)
     save(folder / "cats" / "other.png", pixels=np.zeros((30, 30, 3), np.uint8))
     assert load_data(folder).image_size == (64, 64)

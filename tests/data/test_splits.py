@@ -41,7 +41,7 @@ def test_order_does_not_matter_and_seeds_do() -> None:
     assert (choose(labels, marks, split="val") != chosen).any()
 
 
-def test_a_split_hardly_changes_when_pictures_are_added() -> None:
+def test_a_split_hardly_changes_when_images_are_added() -> None:
     labels, marks = np.zeros(1000, np.int64), digests(1000)
     before = choose(labels[:900], marks[:900])
     after = choose(labels, marks)[:900]
@@ -67,7 +67,7 @@ def test_a_class_of_one_scene_is_divided_all_the_same_but_not_its_copies() -> No
     assert hold_out(labels, (one_scene, one_scene), fraction=0.2, seed=0, split="val").sum() == 0
 
 
-def test_shares_are_of_all_training_pictures() -> None:
+def test_shares_are_of_all_training_images() -> None:
     labels, marks = np.zeros(1000, np.int64), digests(1000)
     found, made, _ = assign(labels, marks, marks, [""] * 1000, {"test": None, "val": 0.4}, 0)
     assert {name: len(indices) for name, indices in found.items()} == {

@@ -85,10 +85,10 @@ def test_single_precision_is_fine() -> None:
 @pytest.mark.parametrize(
     ("logits", "labels", "sentence"),
     [
-        (np.array([[0.0, np.inf]]), np.array([0]), "1 of 1 pictures have logits that are not fin"),
+        (np.array([[0.0, np.inf]]), np.array([0]), "1 of 1 images have logits that are not fin"),
         (np.zeros((2, 3)), np.array([0]), "there are 1 labels and 2 rows of logits"),
         (np.zeros((2, 3)), np.array([0, 3]), "a label is 3: with 3 classes, 0 to 2 are allowed"),
-        (np.zeros((0, 3)), np.zeros(0, int), "expected one label a picture"),
+        (np.zeros((0, 3)), np.zeros(0, int), "expected one label an image"),
     ],
 )
 def test_bad_input(logits: np.ndarray, labels: np.ndarray, sentence: str) -> None:

@@ -18,7 +18,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
 def draw(folder: Path, names: tuple[str, ...], count: int, seed: int) -> Path:
-    """Pictures of noise, brighter from class to class."""
+    """Images of noise, brighter from class to class."""
     random = np.random.default_rng(seed)
     for label, name in enumerate(names):
         (folder / name).mkdir(parents=True)

@@ -36,7 +36,7 @@ def _seed():
     torch.manual_seed(0)
 
 
-def pictures(model, batch=2):
+def make_images(model, batch=2):
     return torch.randn(batch, model.config.in_channels, *model.config.image_size)
 
 
@@ -56,7 +56,7 @@ def unscaled(model, images):
 def test_every_family(name):
     height, width = small_size(name)
     model = shrunk(name, image_size=(height, 2 * width)).eval()
-    images = pictures(model)
+    images = make_images(model)
     found = explain(model, images)
     weights = model.attention_maps(images)
 
@@ -89,7 +89,7 @@ def test_every_family(name):
 
 
 def product(weights):
-    """Abnar & Zuidema for one picture: each matrix made whole, all multiplied."""
+    """Abnar & Zuidema for one image: each matrix made whole, all multiplied."""
     total = None
     for weight in weights:
         heads, rows, columns = weight.shape
@@ -106,7 +106,7 @@ def product(weights):
 def test_rollout_is_the_papers_product(name):
     size = {"image_size": (8, 12)}
     model = shrunk(name, depth=3, **size, **{"num_splits": 1} if "t2t" in name else {}).eval()
-    images = pictures(model)
+    images = make_images(model)
     found = explain(model, images)
     maps = [layer.detach().double().numpy() for layer in model.attention_maps(images)]
     for i in range(2):
@@ -177,7 +177,7 @@ def test_spreading_keeps_sums_and_evenness(fine, see):
 def test_even_attention_gives_an_even_map():
     for name in ("pit_tiny_p2", "pit_tiny_p2+spt", "swin_tiny_p2+spt", "t2t_12", "cvt_13"):
         model = shrunk(name).eval()
-        images = pictures(model, 1)
+        images = make_images(model, 1)
         weights = [torch.ones_like(w) / w.shape[-1] for w in model.attention_maps(images)]
         start = reading(model, model.forward_features(images).tokens, model.grid)
         shares, _ = carry(steps(model), weights, start)
@@ -187,7 +187,7 @@ def test_even_attention_gives_an_even_map():
 
 def test_a_masked_token_does_not_look_at_itself():
     model = shrunk("vit_9_p4+lsa", pool="mean", image_size=(8, 8)).eval()
-    weight = model.attention_maps(pictures(model, 1))[0].detach()
+    weight = model.attention_maps(make_images(model, 1))[0].detach()
     for place in range(4):
         shares = torch.zeros(1, 4)
         shares[0, place] = 1
@@ -266,7 +266,7 @@ def test_evidence_is_where_it_was_planted(name):
 
 def test_frozen_models_half_precision_and_targets():
     model = shrunk("cct_2_3x2").eval()
-    images = pictures(model)
+    images = make_images(model)
     expected = explain(model, images, [0, 2])
     with torch.no_grad():
         frozen = explain(model.requires_grad_(False), images, [0, 2])
@@ -280,12 +280,12 @@ def test_frozen_models_half_precision_and_targets():
 
 def test_refusals():
     model = shrunk("cct_2_3x2")
-    images = pictures(model)
+    images = make_images(model)
     with pytest.raises(ValueError, match=r"training mode.*model\.eval"):
         explain(model.train(), images)
     with pytest.raises(ValueError, match="target is 3: give one class from 0 to 2"):
         explain(model.eval(), images, 3)
-    with pytest.raises(ValueError, match=r"target is \[0\]: .*each of the 2 pictures"):
+    with pytest.raises(ValueError, match=r"target is \[0\]: .*each of the 2 images"):
         explain(model, images, [0])
     with pytest.raises(ValueError, match="a Linear has no forward_features"):
         explain(nn.Linear(2, 2).eval(), images)
@@ -318,7 +318,7 @@ def test_ours_in_timms_clothes(name):
     from smallvit.interop import timm as clothes
 
     model = shrunk(name).eval()
-    images = pictures(model)
+    images = make_images(model)
     expected = explain(model, images)
     model.__class__ = clothes._FAMILIES[type(model)]
     found = explain(model, images)
@@ -418,22 +418,22 @@ def test_temperatures():
 
 def test_overlay():
     random = np.random.default_rng(0)
-    picture = random.integers(0, 256, (20, 30, 3), np.uint8)
+    image = random.integers(0, 256, (20, 30, 3), np.uint8)
     heat = np.zeros((2, 3), np.float32)
     heat[1, 2] = 1
-    found = overlay(picture, heat)
+    found = overlay(image, heat)
     assert found.shape == (20, 30, 3)
     assert found.dtype == np.uint8
     cold, hot = found[2, 2].astype(int), found[17, 27].astype(int)
     assert np.ptp(cold) <= 1  # grey: no colour where there is no heat
     assert hot[0] > 150 > hot[2]  # yellow
-    assert (overlay(picture, heat, strength=0) == picture).all()
-    whole = overlay(picture, heat, strength=1)
+    assert (overlay(image, heat, strength=0) == image).all()
+    whole = overlay(image, heat, strength=1)
     assert (whole[0, 0] == (68, 1, 84)).all()
     assert (whole[-1, -1] == (253, 231, 37)).all()
-    assert overlay(picture[..., :1], heat).shape == (20, 30, 3)
+    assert overlay(image[..., :1], heat).shape == (20, 30, 3)
     lightness = overlay(np.zeros((1, 256, 1), np.uint8), np.linspace(0, 1, 256)[None], 1.0)
     grey = lightness[0].astype(float) @ (0.299, 0.587, 0.114)
     assert (np.diff(grey) > -1).all()  # also without colour more is lighter
     with pytest.raises(ValueError, match="strength is 2: allowed is 0 to 1"):
-        overlay(picture, heat, strength=2)
+        overlay(image, heat, strength=2)

@@ -101,7 +101,7 @@ def test_a_small_test_without_a_mistake_proves_little(right: bool) -> None:
     ("trials", "lowest"), [(100, 0.85), pytest.param(1000, 0.905, marks=pytest.mark.slow)]
 )
 def test_intervals_hold_the_truth_as_often_as_they_say(trials: int, lowest: float) -> None:
-    """Test sets of 150 pictures from one confusion matrix."""
+    """Test sets of 150 images from one confusion matrix."""
     shares = np.array([[0.40, 0.06, 0.04], [0.05, 0.22, 0.03], [0.04, 0.04, 0.12]])
     random = np.random.default_rng(11)
     hits, support, answered = np.diagonal(shares), shares.sum(1), shares.sum(0)
@@ -117,7 +117,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(trials: int, lowest: floa
         found = estimates(cells // 3, cells % 3, 3, replicates=200, seed=trial)
         for name, value in truth.items():
             held[name] += found[name].low <= value <= found[name].high
-    # Three standard deviations below 93 %, which is what 200 draws from so few pictures reach.
+    # Three standard deviations below 93 %, which is what 200 draws from so few images reach.
     assert all(lowest <= count / trials <= 0.995 for count in held.values()), held
 
 

@@ -1,4 +1,4 @@
-"""What a model says of pictures."""
+"""What a model says of images."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_every_part_of_the_model_keeps_its_mode(model: nn.Module, pixels: np.nda
     assert not frozen.training
     np.testing.assert_array_equal(logits, logits_of(model.eval(), pixels, **NORMAL))
     model.train()
-    with pytest.raises(ValueError, match="expected pictures of 3×16×16"):
+    with pytest.raises(ValueError, match="expected images of 3×16×16"):
         logits_of(model, pixels[:, :1], mean=MEAN[:1], std=STD[:1])
     assert model.training
 
@@ -79,14 +79,14 @@ def test_half_precision_is_near(model: nn.Module, pixels: np.ndarray) -> None:
 def test_a_diverged_model_is_named(model: nn.Module, pixels: np.ndarray) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
-    with pytest.raises(ValueError, match="11 of 11 pictures have logits that are not finite"):
+    with pytest.raises(ValueError, match="11 of 11 images have logits that are not finite"):
         logits_of(model, pixels, **NORMAL)
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"mean": (0.5,)}, r"expected pictures of 1 channels.*\(11, 3, 16, 16\)"),
+        ({"mean": (0.5,)}, r"expected images of 1 channels.*\(11, 3, 16, 16\)"),
         ({"std": (0.5,)}, "with 1 standard deviations"),
         ({"batch_size": 0}, "batch_size is 0: allowed is 1 or more"),
         ({"precision": "int8"}, "precision is 'int8': allowed are fp32, bf16, fp16"),
@@ -97,8 +97,8 @@ def test_bad_options(model: nn.Module, pixels: np.ndarray, change: dict, sentenc
         logits_of(model, pixels, **{**NORMAL, **change})
 
 
-def test_no_pictures(model: nn.Module, pixels: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="expected pictures of 3 channels"):
+def test_no_images(model: nn.Module, pixels: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="expected images of 3 channels"):
         logits_of(model, pixels[:0], **NORMAL)
 
 

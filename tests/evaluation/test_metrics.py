@@ -219,11 +219,11 @@ GOOD = np.full((3, 2), 0.5)
         (np.array([0, 1, 2]), GOOD, "a true label is 2: with 2 classes, 0 to 1 are allowed"),
         (np.array([0, -1, 1]), GOOD, "a true label is -1: with 2 classes"),
         (np.zeros(3, int), np.array([0, 1, 7]), "a predicted label is 7: with 2 classes"),
-        (np.zeros(0, int), np.zeros(0, int), r"expected one true label a picture.*\(0,\)"),
-        (np.zeros(3, int), GOOD * np.nan, "3 of 3 pictures have probabilities that are not finite"),
+        (np.zeros(0, int), np.zeros(0, int), r"expected one true label an image.*\(0,\)"),
+        (np.zeros(3, int), GOOD * np.nan, "3 of 3 images have probabilities that are not finite"),
         (np.zeros(3, int), GOOD * 2, "sum to 2: none may be negative.*softmax logits first"),
         (np.zeros(3, int), GOOD + np.array([-1, 1]), "at place 0 go down to -0.5"),
-        (np.zeros(3, int), np.full((3, 4), 0.25), "4 probabilities a picture, and 2 classes"),
+        (np.zeros(3, int), np.full((3, 4), 0.25), "4 probabilities an image, and 2 classes"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

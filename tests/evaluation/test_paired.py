@@ -1,11 +1,11 @@
-"""Two models on the same pictures."""
+"""Two models on the same images."""
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
 from smallvit.evaluation import Evaluation, measure
-from smallvit.evaluation.paired import compare, holm, mcnemar, same_pictures
+from smallvit.evaluation.paired import compare, holm, mcnemar, same_images
 
 
 def evaluation(right: np.ndarray, names: tuple[str, ...] | None = None) -> Evaluation:
@@ -50,11 +50,11 @@ def test_the_interval_of_a_difference_covers() -> None:
     assert 0.92 <= inside / 300 <= 0.99
 
 
-def test_other_pictures_are_refused() -> None:
+def test_other_images_are_refused() -> None:
     right = np.ones(4, bool)
     other = evaluation(right, ("a", "b", "c", "d"))
-    assert not same_pictures(evaluation(right), other)
-    with pytest.raises(ValueError, match="answers to the same pictures"):
+    assert not same_images(evaluation(right), other)
+    with pytest.raises(ValueError, match="answers to the same images"):
         compare(evaluation(right), other)
 
 

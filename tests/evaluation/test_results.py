@@ -101,7 +101,7 @@ def test_json_is_plain_compact_and_readable() -> None:
         ({"format": None}, "here has evaluation format None"),
         ({"accuracy": {"value": 1.0, "low": 0.5}}, "here is damaged: accuracy.high is missing"),
         ({"acuracy": 1}, "here is damaged: unknown key 'acuracy'; did you mean 'accuracy'"),
-        ({"count": 19}, "here is damaged: confusion counts 20 pictures, and count is 19"),
+        ({"count": 19}, "here is damaged: confusion counts 20 images, and count is 19"),
         ({"classes": ["a", "b", "c"]}, "per_class does not name the 3 classes"),
         ({"confusion": [[20]]}, "confusion is not 3 by 3"),
         ({"answers": {"truth": [0], "predicted": [0], "confidence": [1]}}, "there are 1 answers"),
@@ -129,7 +129,7 @@ def test_summary() -> None:
     evaluation = measure(logits, labels, ["a", "b", "c"], split="test")
     assert evaluation.absent == ("c",)
     assert evaluation.summary().splitlines() == [
-        "test: 8 pictures of 3 classes, 1 of them absent",
+        "test: 8 images of 3 classes, 1 of them absent",
         "accuracy   75.0 % (40.9–92.9)  95 % interval",
         f"precision  {evaluation.precision.percent}",
         f"recall     {evaluation.recall.percent}",
@@ -139,7 +139,7 @@ def test_summary() -> None:
     assert "top-5      " in example(6)[0].summary()
 
 
-def test_of_a_class_without_pictures_nothing_is_known() -> None:
+def test_of_a_class_without_images_nothing_is_known() -> None:
     evaluation = measure(np.eye(3)[[0, 1]], np.array([0, 1]), ["a", "b", "c"], split="test")
     row = evaluation.per_class[2]
     assert (row.support, row.precision, row.f1) == (0, 0, 0)
@@ -150,11 +150,11 @@ def test_of_a_class_without_pictures_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("logits", "labels", "sentence"),
     [
-        (np.zeros((2, 3)), np.zeros(2, int), "there are 3 logits a picture and 2 classes"),
+        (np.zeros((2, 3)), np.zeros(2, int), "there are 3 logits an image and 2 classes"),
         (np.zeros((2, 2)), np.zeros(3, int), "there are 3 true labels and 2 rows"),
         (np.zeros((2, 2)), np.array([0, 2]), "a true label is 2: with 2 classes"),
-        (np.array([[0.0, np.nan], [0, 0]]), np.zeros(2, int), "1 of 2 pictures have logits that"),
-        (np.zeros((0, 2)), np.zeros(0, int), "expected one true label a picture"),
+        (np.array([[0.0, np.nan], [0, 0]]), np.zeros(2, int), "1 of 2 images have logits that"),
+        (np.zeros((0, 2)), np.zeros(0, int), "expected one true label an image"),
     ],
 )
 def test_logits_that_cannot_be_measured(
@@ -164,6 +164,6 @@ def test_logits_that_cannot_be_measured(
         measure(logits, labels, ["a", "b"], split="test")
 
 
-def test_names_belong_to_pictures() -> None:
+def test_names_belong_to_images() -> None:
     with pytest.raises(ValueError, match="names has 1 entries: expected one for each of the 2"):
         measure(np.eye(2), np.arange(2), ["a", "b"], split="test", names=["only one"])

@@ -37,8 +37,8 @@ def make_run(folder: Path, name: str = "cct_2_3x2", **options: object) -> Run:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
     (folder / "more").mkdir(parents=True)
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (16, 24, 3), np.uint8)
@@ -52,9 +52,9 @@ def ask(*args: object):
     return CliRunner().invoke(app, ["explain", *map(str, args)])
 
 
-def test_sheets(tmp_path: Path, pictures: Path) -> None:
+def test_sheets(tmp_path: Path, images: Path) -> None:
     run, out = make_run(tmp_path / "run"), tmp_path / "out"
-    found = list(explain_files(run, [pictures, pictures / "more"], out, device="cpu"))
+    found = list(explain_files(run, [images, images / "more"], out, device="cpu"))
     assert [each.path.name for each in found] == ["empty.jpg", "one.png", "one.png"]
     bad, one, grey = found
     assert bad.error == "the file is empty"
@@ -62,7 +62,7 @@ def test_sheets(tmp_path: Path, pictures: Path) -> None:
     assert one.sheet == out / "one-explained.png"
     assert grey.sheet == out / "one-2-explained.png"
 
-    pixels = np.asarray(Image.open(pictures / "one.png"))
+    pixels = np.asarray(Image.open(images / "one.png"))
     logits = logits_of(
         run.model(), pixels.transpose(2, 0, 1)[None], mean=run.mean, std=run.std, device="cpu"
     )
@@ -80,9 +80,9 @@ def test_sheets(tmp_path: Path, pictures: Path) -> None:
     assert sheet.shape[0] > 2 * 128
 
 
-def test_command(tmp_path: Path, pictures: Path) -> None:
+def test_command(tmp_path: Path, images: Path) -> None:
     run, out = make_run(tmp_path / "run").folder, tmp_path / "out"
-    files = pictures / "one.png", pictures / "empty.jpg", pictures / "gone.png"
+    files = images / "one.png", images / "empty.jpg", images / "gone.png"
     done = ask(run, *files, "--out", out, "--device", "cpu", "--class", "oak")
     assert done.exit_code == 0, done.output
     assert "a token sees 13×13 of 16×24 pixels" in done.stdout
@@ -94,6 +94,6 @@ def test_command(tmp_path: Path, pictures: Path) -> None:
 
     done = ask(run, files[1], "--out", out, "--device", "cpu")
     assert done.exit_code == 2
-    assert "no picture could be read" in done.stderr
+    assert "no image could be read" in done.stderr
     done = ask(run, files[0], "--out", out, "--class", "fir")
     assert "class is 'fir': run knows ash" in str(done.exception)

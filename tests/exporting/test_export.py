@@ -64,27 +64,27 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def graphs(run: Run):
-    """Both graphs as functions of pictures."""
+    """Both graphs as functions of images."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(run.folder / "model.onnx")
     module = torch.export.load(run.folder / "model.pt2").module()
-    yield lambda pictures: session.run(["logits", "probabilities"], {"pictures": pictures})
-    yield lambda pictures: [part.detach().numpy() for part in module(torch.from_numpy(pictures))]
+    yield lambda images: session.run(["logits", "probabilities"], {"images": images})
+    yield lambda images: [part.detach().numpy() for part in module(torch.from_numpy(images))]
 
 
-def test_pictures_of_any_size_in_batches_of_any_size(run: Run) -> None:
+def test_images_of_any_size_in_batches_of_any_size(run: Run) -> None:
     shipped = Shipped(run.model(), Card.of(run))
     random = np.random.default_rng(0)
     batches = [random.integers(0, 256, (*shape, 3), np.uint8) for shape in SHAPES]
     batches += [np.array(photo(seed))[None] for seed in range(6)]
     for answer in graphs(run):
-        for pictures in batches:
+        for images in batches:
             with torch.no_grad():
-                expected = shipped(torch.from_numpy(pictures))
-            for ours, theirs in zip(expected, answer(pictures), strict=True):
+                expected = shipped(torch.from_numpy(images))
+            for ours, theirs in zip(expected, answer(images), strict=True):
                 np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(answer(pictures)[1].sum(1), 1, atol=1e-5)
+            np.testing.assert_allclose(answer(images)[1].sum(1), 1, atol=1e-5)
 
 
 def test_the_first_class_is_that_of_the_cached_path(run: Run, photos: Path) -> None:
@@ -103,13 +103,13 @@ def test_the_first_class_is_that_of_the_cached_path(run: Run, photos: Path) -> N
 
 
 def test_one_interface_for_all_files(run: Run) -> None:
-    pictures = [np.array(photo(seed)) for seed in range(9)]
-    expected = Predictor.open(run, "cpu").predict(pictures, flip=True)
+    images = [np.array(photo(seed)) for seed in range(9)]
+    expected = Predictor.open(run, "cpu").predict(images, flip=True)
     for name in ("model.onnx", "model.pt2"):
         predictor = Predictor.open(run.folder / name, "cpu")
         assert predictor.classes == CLASSES
         assert predictor.image_size == run.image_size
-        np.testing.assert_allclose(predictor.predict(pictures, flip=True), expected, atol=1e-4)
+        np.testing.assert_allclose(predictor.predict(images, flip=True), expected, atol=1e-4)
 
 
 def test_metadata(run: Run) -> None:
@@ -119,7 +119,7 @@ def test_metadata(run: Run) -> None:
     onnx.checker.check_model(model)
     (given,) = model.graph.input
     sides = given.type.tensor_type.shape.dim
-    assert given.name == "pictures"
+    assert given.name == "images"
     assert [side.dim_param or side.dim_value for side in sides] == ["batch", "height", "width", 3]
     assert [output.name for output in model.graph.output] == ["logits", "probabilities"]
     about = json.loads({item.key: item.value for item in model.metadata_props}["smallvit"])
@@ -166,9 +166,9 @@ def test_onnx_needs_no_torch(run: Run, tmp_path: Path) -> None:
 def test_the_script_beside_the_model(run: Run, tmp_path: Path) -> None:
     script = run.folder / "model.py"
     assert len(script.read_text().splitlines()) <= 45
-    picture = photo(4)
-    picture.putalpha(Image.linear_gradient("L").resize(picture.size))
-    picture.save(tmp_path / "a.png")
+    image = photo(4)
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    image.save(tmp_path / "a.png")
     code = "import runpy; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
     done = blocked({"torch", "smallvit"}, code, script, tmp_path / "a.png")
     assert done.returncode == 0, done.stderr
@@ -214,20 +214,20 @@ def test_the_check(plain: Run) -> None:
     shipped = Shipped(plain.model(), Card.of(plain))
     shapes = []
 
-    def answer(pictures, error=0.0):
-        shapes.append(pictures.shape)
-        logits, shares = shipped(torch.from_numpy(pictures))
+    def answer(images, error=0.0):
+        shapes.append(images.shape)
+        logits, shares = shipped(torch.from_numpy(images))
         return logits.detach().numpy() + error, shares.detach().numpy()
 
     assert check(answer, shipped, plain, "it") == 0
     assert len(set(shapes)) > 5
     with pytest.raises(ValueError, match="its logits differ from the model's by inf"):
-        check(lambda pictures: answer(pictures, np.nan), shipped, plain, "it")
+        check(lambda images: answer(images, np.nan), shipped, plain, "it")
     with pytest.raises(ValueError, match="it was not written"):
-        check(lambda pictures: answer(pictures, 0.1), shipped, plain, "it")
+        check(lambda images: answer(images, 0.1), shipped, plain, "it")
 
 
-def test_the_check_takes_the_runs_own_pictures(tmp_path: Path, photos: Path) -> None:
+def test_the_check_takes_the_runs_own_images(tmp_path: Path, photos: Path) -> None:
     data = load_data(photos, image_size=32)
     run = untrained(tmp_path / "run", data=data.record(), source=str(photos))
     run = Run.open(run.folder)
@@ -244,11 +244,11 @@ def test_safetensors_and_timm(plain: Run, tmp_path: Path) -> None:
 
     import smallvit.interop.timm  # noqa: F401
 
-    pictures = [np.array(photo(seed)) for seed in range(5)]
+    images = [np.array(photo(seed)) for seed in range(5)]
     ours = Predictor.open(plain, "cpu")
     file = export(plain, tmp_path / "a.safetensors", format="safetensors")
     np.testing.assert_array_equal(
-        Predictor.open(file, "cpu").logits(pictures), ours.logits(pictures)
+        Predictor.open(file, "cpu").logits(images), ours.logits(images)
     )
 
     folder = export(plain, tmp_path / "folder", format="timm")
@@ -257,9 +257,9 @@ def test_safetensors_and_timm(plain: Run, tmp_path: Path) -> None:
     }
     assert "import smallvit.interop.timm" in (folder / "README.md").read_text()
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    pixels = np.stack([ours.prepare(picture) for picture in pictures]).transpose(0, 3, 1, 2)
+    pixels = np.stack([ours.prepare(image) for image in images]).transpose(0, 3, 1, 2)
     found = logits_of(model, pixels, mean=plain.mean, std=plain.std)
-    np.testing.assert_allclose(found, ours.logits(pictures), atol=1e-5)
+    np.testing.assert_allclose(found, ours.logits(images), atol=1e-5)
     assert model.pretrained_cfg["label_names"] == list(CLASSES)
 
     assert export(plain, folder, format="timm", force=True) == folder

@@ -25,16 +25,16 @@ def test_flip_mirrors_about_half_and_leaves_the_rest():
     assert 20 < mirrored.sum() < 44
 
 
-def test_crop_moves_each_picture_within_the_padding():
+def test_crop_moves_each_image_within_the_padding():
     out = draw(augment.crop, IMAGES, padding=2)
     padded = np.pad(IMAGES, ((0, 0), (2, 2), (2, 2), (0, 0)))
     places = []
-    for picture, wide in zip(out, padded, strict=True):
+    for image, wide in zip(out, padded, strict=True):
         found = [
             (r, c)
             for r in range(5)
             for c in range(5)
-            if np.array_equal(picture, wide[r : r + 12, c : c + 16])
+            if np.array_equal(image, wide[r : r + 12, c : c + 16])
         ]
         assert len(found) == 1
         places += found
@@ -44,13 +44,13 @@ def test_crop_moves_each_picture_within_the_padding():
 
 def test_erase_blanks_one_rectangle_of_the_asked_area():
     out = draw(augment.erase, IMAGES, 1.0, area=(0.1, 0.3), aspect=0.5)
-    for picture, original in zip(out, IMAGES, strict=True):
-        blank = (picture == 0).all(-1)
+    for image, original in zip(out, IMAGES, strict=True):
+        blank = (image == 0).all(-1)
         rows, columns = np.flatnonzero(blank.any(1)), np.flatnonzero(blank.any(0))
         assert blank[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
         assert blank.sum() == len(rows) * len(columns)
         assert 0.07 < blank.mean() < 0.34  # sides are whole pixels
-        np.testing.assert_array_equal(picture[~blank], original[~blank])
+        np.testing.assert_array_equal(image[~blank], original[~blank])
 
 
 def test_erase_leaves_the_share_it_is_told_to():
@@ -61,11 +61,11 @@ def test_erase_leaves_the_share_it_is_told_to():
 
 
 @pytest.mark.parametrize("name", ["mixup", "cutmix"])
-def test_targets_are_mixed_as_the_pictures_are(name):
+def test_targets_are_mixed_as_the_images_are(name):
     share = draw(getattr(augment, name), IMAGES)
     assert share.min() >= 0
     assert share.max() <= 1
-    # Pictures that carry their target as their colour say what was really mixed.
+    # Images that carry their target as their colour say what was really mixed.
     colours = np.broadcast_to(TARGETS[:, None, None], (64, 12, 16, 5))
     mixed, targets = draw(augment.blend, colours, TARGETS, share)
     np.testing.assert_allclose(mixed.mean((1, 2)), targets, atol=1e-5)
@@ -74,7 +74,7 @@ def test_targets_are_mixed_as_the_pictures_are(name):
     assert whole == (name == "cutmix")
 
 
-def test_mix_spares_the_pictures_it_is_told_to():
+def test_mix_spares_the_images_it_is_told_to():
     images, targets = draw(augment.mix, IMAGES, TARGETS, 0.5)
     same = np.all(images == IMAGES, (1, 2, 3))
     assert 18 < same.sum() < 46

@@ -36,14 +36,14 @@ def test_spt_is_the_equation():
         spt.init(KEY, IMAGES),
     )
     found = spt.apply(variables, IMAGES)
-    params, pictures = jax.tree.map(np.asarray, (variables["params"], IMAGES))
+    params, images = jax.tree.map(np.asarray, (variables["params"], IMAGES))
     for token, (b, top, left) in {3: (0, 0, 12), 5: (2, 4, 4), 12: (1, 12, 0)}.items():
         values = []
         for r in range(top, top + 4):
             for c in range(left, left + 4):
                 for dr, dc in ((0, 0), (-2, -2), (-2, 2), (2, -2), (2, 2)):
                     inside = 0 <= r + dr < 16 and 0 <= c + dc < 16
-                    values += list(pictures[b, r + dr, c + dc]) if inside else [0.0] * 3
+                    values += list(images[b, r + dr, c + dc]) if inside else [0.0] * 3
         x = np.array(values)
         x = (x - x.mean()) / np.sqrt(x.var() + 1e-5)
         x = x * params["norm"]["scale"] + params["norm"]["bias"]
@@ -121,7 +121,7 @@ def test_each_dropout_draws_from_its_rng_and_fails_without(variables, rate, rng)
 
 
 def test_stochastic_depth_drops_whole_branches():
-    """With a branch of ones, a picture's tokens are all 0, 1/keep, or twice that."""
+    """With a branch of ones, an image's tokens are all 0, 1/keep, or twice that."""
     attention = LSA(4, 2, kernel_init=jax.nn.initializers.zeros)
     block = Block(attention, Mlp(8, kernel_init=jax.nn.initializers.zeros), drop_path=0.25)
     x = jnp.zeros((64, 3, 4))
@@ -153,7 +153,7 @@ def test_bfloat16_computes_in_it_and_stays_near(variables):
     np.testing.assert_allclose(logits.astype(float), apply(small(), variables), atol=0.1)
 
 
-def test_vmap_over_pictures_and_over_models(variables):
+def test_vmap_over_images_and_over_models(variables):
     model = small()
     batch = apply(model, variables)
     one = jax.jit(jax.vmap(lambda x: model.apply(variables, x[None], deterministic=True)[0]))
@@ -215,7 +215,7 @@ def test_files_are_exact_and_say_what_does_not_fit(tmp_path, variables):
         (lambda: from_name("vit_9", num_classes=2, image_size=32), "vit_9_p4"),
         (lambda: from_name("vit_9_p4+lsa+spt", num_classes=2, image_size=32), "in this order"),
         (lambda: from_name("vit_9_p4", num_classes=2, image_size=32, head=3), "'heads'"),
-        (lambda: small(in_channels=1).init(KEY, IMAGES), "expected pictures of 16×16×1"),
+        (lambda: small(in_channels=1).init(KEY, IMAGES), "expected images of 16×16×1"),
         (lambda: SPT(dim=4, patch_size=4, shift=0.1).init(KEY, IMAGES), "less than one pixel"),
         (lambda: SPT(dim=4, patch_size=5).init(KEY, IMAGES), "do not divide"),
         (lambda: small(heads=5).init(KEY, IMAGES), "not a multiple of heads 5"),

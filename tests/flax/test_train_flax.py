@@ -53,7 +53,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """Grey pictures whose class is the bright quadrant."""
+    """Grey images whose class is the bright quadrant."""
     draw = np.random.default_rng(0)
     labels = np.tile(np.arange(4), 50)
     images = draw.integers(0, 100, (200, 8, 8), dtype=np.uint8)

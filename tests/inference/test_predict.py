@@ -1,4 +1,4 @@
-"""Pictures to rows: the same answers as evaluate, in order, whatever the files are."""
+"""Images to rows: the same answers as evaluate, in order, whatever the files are."""
 
 import csv
 import itertools
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from smallvit.cli import app, main
 from smallvit.data import load_data, read_image
-from smallvit.data.pictures import UnreadableError
+from smallvit.data.images import UnreadableError
 from smallvit.evaluation import logits_of
 from smallvit.inference import Predictor, Row, predict, write_rows
 from smallvit.inference.predictor import read_card
@@ -50,16 +50,16 @@ def test_the_answers_are_those_of_the_cached_path(
         )
         files = [photos / name for name in data.split("train").names]
         predictor = Predictor.open(run, "cpu")
-        pictures = [read_image(file) for file in files]
+        images = [read_image(file) for file in files]
         for flip in (False, True):
             expected = logits_of(
                 run.model(), data.pixels("train"), mean=run.mean, std=run.std, flip=flip
             )
             np.testing.assert_allclose(
-                predictor.logits(pictures, flip=flip), expected, rtol=1e-4, atol=2e-5
+                predictor.logits(images, flip=flip), expected, rtol=1e-4, atol=2e-5
             )
         scaled = np.exp(expected / run.temperature)
-        shares = predictor.predict(pictures, flip=True)
+        shares = predictor.predict(images, flip=True)
         np.testing.assert_allclose(shares, scaled / scaled.sum(1, keepdims=True), atol=1e-5)
         assert len(set(shares.argmax(1))) > 1
         assert shares.dtype == np.float32
@@ -103,7 +103,7 @@ def test_files_folders_patterns_and_lists_in_order(
 def test_what_cannot_be_read_is_a_row(predictor: Predictor, tmp_path: Path) -> None:
     good = tmp_path / "good.png"
     photo(1).save(good)
-    (tmp_path / "text.jpg").write_text("no picture")
+    (tmp_path / "text.jpg").write_text("no image")
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "hollow").mkdir()
     (tmp_path / "hollow" / ".hidden.jpg").write_bytes(good.read_bytes())
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_a_row(predictor: Predictor, tmp_path: Path) -> N
     rows = list(predict(predictor, [tmp_path / name for name in names], batch_size=2))
     assert [Path(row.path).name for row in rows] == names
     errors = [row.error for row in rows]
-    expected = ["none of JPEG", "", "No such file", "empty", "holds no pictures"]
+    expected = ["none of JPEG", "", "No such file", "empty", "holds no images"]
     expected += ["no regular file", "no file matches this pattern", "null"]
     for error, part in zip(errors, expected, strict=True):
         assert part in error
@@ -272,7 +272,7 @@ def test_info_of_a_run(run: Run) -> None:
     lines = dict(line.split(None, 1) for line in done.stdout.splitlines())
     assert lines["model"].startswith("cct_2_3x2, ")
     assert lines["classes"] == "4: ash, =elm, fir, oak"
-    assert lines["pictures"] == "32×32, colour, letterbox"
+    assert lines["images"] == "32×32, colour, letterbox"
     assert lines["accuracy"] == "not measured"
     assert lines["temperature"] == "1.7"
     assert lines["steps"] == "7"

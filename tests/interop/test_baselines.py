@@ -36,7 +36,7 @@ def test_the_shortcut_is_every_second_pixel_and_zeros():
 
 @pytest.mark.parametrize("name", BASELINES)
 @pytest.mark.parametrize("channels", [1, 4])
-def test_small_pictures_keep_a_map_and_every_parameter_a_gradient(name, channels):
+def test_small_images_keep_a_map_and_every_parameter_a_gradient(name, channels):
     if name == "resnet50" and channels == 4:
         pytest.skip("as resnet18's")
     torch.manual_seed(0)

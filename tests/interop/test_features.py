@@ -55,7 +55,7 @@ def test_logits_are_the_models_own(kind):
 @pytest.mark.parametrize("kind", ["vit", "swin", "resnet"])
 @torch.no_grad()
 def test_tokens_stand_where_they_look(kind):
-    """A picture that changes in one corner changes the token of that corner first."""
+    """An image that changes in one corner changes the token of that corner first."""
     torch.manual_seed(1)
     model = stir({**CNNS, **VITS}[kind](), 0.01).eval()
     if kind == "vit":  # each token alone: what attention mixes is left out

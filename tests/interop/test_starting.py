@@ -102,7 +102,7 @@ def test_a_run_of_ours_for_other_classes_and_size(family):
 
 @pytest.mark.parametrize("name", [*FAMILIES, "vit_9_p4+spt", "cct_2_3x2+spt", "t2t_12+spt+lsa"])
 @torch.no_grad()
-def test_grey_pictures_look_like_grey_colour_pictures(name, tmp_path):
+def test_grey_images_look_like_grey_colour_images(name, tmp_path):
     torch.manual_seed(0)
     model = shrunk(name).eval()
     folder, size = save_run(tmp_path / "run", model), model.config.image_size

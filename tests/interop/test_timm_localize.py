@@ -207,7 +207,7 @@ def test_a_gate_on_the_output_is_kept(images):
 
 @pytest.mark.parametrize("pad", [False, True])
 @torch.no_grad()
-def test_pictures_of_any_size_stay_possible(pad):
+def test_images_of_any_size_stay_possible(pad):
     model = stir(SMALL_VIT(dynamic_img_size=True, dynamic_img_pad=pad)).eval()
     local = localize(model, masked=False)
     for size in [(32, 32), (16, 24), *([(30, 21)] if pad else [])]:
@@ -265,8 +265,8 @@ def test_a_token_that_sees_no_other_sees_itself(images):
     assert torch.equal(weights[0][0, :, 0], torch.eye(5)[:1].expand(3, 5))
     assert torch.all(weights[0].diagonal(dim1=-2, dim2=-1)[..., 1:] == 0)
     alone = SMALL_VIT(img_size=4, class_token=False, global_pool="avg")
-    picture = torch.randn(2, 3, 4, 4)
-    close(localize(alone)(picture), alone(picture))
+    image = torch.randn(2, 3, 4, 4)
+    close(localize(alone)(image), alone(image))
 
 
 def test_dropout_and_distillation_stay(images):

@@ -20,11 +20,11 @@ def attend(q, k, v, scale, *, after_bias=0.0, **options):
 
 
 def compare(part, x, oracle, *args):
-    """A layer's output and weights, fused and asked for, against the oracle of each picture."""
+    """A layer's output and weights, fused and asked for, against the oracle of each image."""
     weights: list[torch.Tensor] = []
     with torch.no_grad():
         fused, asked = part(x, *args), part(x, *args, weights=weights)
-    expected = [oracle(n, picture.numpy()) for n, picture in enumerate(x)]
+    expected = [oracle(n, image.numpy()) for n, image in enumerate(x)]
     assert_equal(fused, np.stack([y for _, y in expected]))
     assert_equal(asked, np.stack([y for _, y in expected]))
     assert_equal(weights[0], np.stack([w for w, _ in expected]))

@@ -182,16 +182,16 @@ def test_another_size_keeps_everything():
     assert wide(torch.randn(1, 3, 32, 48)).shape == (1, 3)
 
 
-def test_timm_prepares_the_pictures():
+def test_timm_prepares_the_images():
     model = timm.create_model(CCT, img_size=48)
     config = resolve_data_config({}, model=model)
     assert (config["input_size"], config["crop_pct"]) == ((3, 48, 48), 1.0)
-    picture = create_transform(**config)(Image.new("RGB", (80, 60), "red"))
-    assert model(picture[None]).shape == (1, 1000)
+    image = create_transform(**config)(Image.new("RGB", (80, 60), "red"))
+    assert model(image[None]).shape == (1, 1000)
     grey = timm.create_model(CCT, in_chans=1, num_classes=2)
     config = resolve_model_data_config(grey)
-    picture = create_transform(**config)(Image.new("L", (32, 32), 128))
-    assert grey(picture[None]).shape == (1, 2)
+    image = create_transform(**config)(Image.new("L", (32, 32), 128))
+    assert grey(image[None]).shape == (1, 2)
 
 
 @pytest.mark.parametrize("name", CASES)

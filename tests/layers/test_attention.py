@@ -20,8 +20,8 @@ HALVES = [(False, False), (True, False), (False, True), (True, True)]
 
 
 def each(function, x, *args, **kwargs):
-    """An oracle over the pictures of a batch."""
-    return np.stack([function(picture.numpy(), *args, **kwargs) for picture in x])
+    """An oracle over the images of a batch."""
+    return np.stack([function(image.numpy(), *args, **kwargs) for image in x])
 
 
 def scale_of(module, default):

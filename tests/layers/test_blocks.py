@@ -11,7 +11,7 @@ from tests.oracles import attention as oracle
 
 
 def block(x, weights, num_heads, *, post_norm, scaled):
-    """A block of one picture, branch by branch."""
+    """A block of one image, branch by branch."""
     inner = {
         key.removeprefix("attention."): value
         for key, value in weights.items()

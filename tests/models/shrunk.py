@@ -35,7 +35,7 @@ FAMILIES = [
 
 
 def small_size(name: str) -> tuple[int, int]:
-    """A small picture of more than one window or patch along each side."""
+    """A small image of more than one window or patch along each side."""
     variant = MODELS[name.partition("+")[0]]
     tokens = {CaiT: 2, ViT: 2, PiT: 8, Swin: 8}.get(variant.model, 0)
     side = tokens * variant.options.get("patch_size", 0) or 32

@@ -7,7 +7,7 @@ from smallvit.models.registry import MODELS, count_parameters
 from tests.models.shrunk import NAMES, shrunk, small_size
 
 
-def pictures(model, batch=2, seed=0):
+def images(model, batch=2, seed=0):
     generator = torch.Generator().manual_seed(seed)
     config = model.config
     return torch.randn(batch, config.in_channels, *config.image_size, generator=generator)
@@ -21,7 +21,7 @@ def _seed():
 @pytest.mark.parametrize("name", NAMES)
 def test_contract(name):
     model = shrunk(name).eval()
-    x = pictures(model, batch=3)
+    x = images(model, batch=3)
     logits = model(x)
     assert logits.shape == (3, 3)
     assert logits.isfinite().all()
@@ -33,7 +33,7 @@ def test_contract(name):
     assert features.pooled.shape == (3, model.dim)
     torch.testing.assert_close(model.head(features.pooled), logits)
 
-    alone = torch.cat([model(picture[None]) for picture in x])
+    alone = torch.cat([model(image[None]) for image in x])
     torch.testing.assert_close(alone, logits, rtol=1e-4, atol=1e-5)
 
     again = shrunk(name).eval()
@@ -48,7 +48,7 @@ def test_contract(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_reaches_every_trainable_parameter(name):
     model = shrunk(name, drop_path=0.0, attn_dropout=0.0).train()
-    model(pictures(model, batch=4)).square().sum().backward()
+    model(images(model, batch=4)).square().sum().backward()
     silent = {
         key
         for key, parameter in model.named_parameters()
@@ -67,7 +67,7 @@ def test_rectangles_and_channels(name, in_channels):
     height, width = small_size(name)
     model = shrunk(name, image_size=(height, 2 * width), in_channels=in_channels).eval()
     assert model.grid[1] == 2 * model.grid[0]
-    wide = pictures(model)
+    wide = images(model)
     assert model(wide).isfinite().all()
     tall = model.resized((2 * height, width)).eval()
     assert tall.grid == (model.grid[1], model.grid[0])
@@ -77,7 +77,7 @@ def test_rectangles_and_channels(name, in_channels):
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_maps(name):
     model = shrunk(name).eval()
-    x = pictures(model)
+    x = images(model)
     maps = model.attention_maps(x)
     layers = [m for m in model.modules() if hasattr(m, "attn_dropout") or hasattr(m, "rows")]
     assert len(maps) == len(layers)

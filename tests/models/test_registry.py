@@ -121,8 +121,8 @@ def test_sizes_that_do_not_divide(name, size, message):
 def test_sizes_that_do(name, size, grid):
     with torch.device("meta"):
         model = create_model(name, num_classes=3, image_size=size)
-        pictures = torch.empty(1, 3, *model.config.image_size)
-        features = model.forward_features(pictures)
+        images = torch.empty(1, 3, *model.config.image_size)
+        features = model.forward_features(images)
     assert features.grid == grid
     assert features.tokens.shape[1] == grid[0] * grid[1]
 
@@ -179,11 +179,11 @@ def test_resized_swin_resamples_windows_too():
     assert smaller(torch.zeros(1, 3, 16, 16)).isfinite().all()
 
 
-def test_pictures_of_another_shape_get_a_sentence():
+def test_images_of_another_shape_get_a_sentence():
     model = create_model("vit_9_p4", num_classes=3, image_size=32)
     with pytest.raises(ValueError, match=r"3×32×32 .* got a batch shaped \(1, 3, 64, 64\)"):
         model(torch.zeros(1, 3, 64, 64))
-    with pytest.raises(ValueError, match="expected pictures of 3×32×32"):
+    with pytest.raises(ValueError, match="expected images of 3×32×32"):
         model(torch.zeros(1, 1, 32, 32))
 
 

@@ -64,7 +64,7 @@ def weights_of(q, k, scale, *, masked=False, bias=None, before=None, after=None)
 
 
 def attention(x, weights, num_heads, scale, *, context=None, masked=False, talking=False):
-    """One picture's tokens (N, D) through a multi-head attention."""
+    """One image's tokens (N, D) through a multi-head attention."""
     inner = weights["qkv.weight"].shape[0] // 3
     sources = (x, x, x) if context is None else (x, context, context)
     projected = [
@@ -82,7 +82,7 @@ def attention(x, weights, num_heads, scale, *, context=None, masked=False, talki
 
 
 def window_attention(x, weights, num_heads, grid, window, shift, scale, *, masked=False):
-    """One picture through Swin's attention: each window by its own list of places."""
+    """One image through Swin's attention: each window by its own list of places."""
     rows, columns = grid
     height, width = min(window, rows), min(window, columns)
     up = shift if rows > height else 0
@@ -118,7 +118,7 @@ def window_attention(x, weights, num_heads, grid, window, shift, scale, *, maske
 
 
 def performer(x, weights):
-    """One picture through T2T's performer module."""
+    """One image through T2T's performer module."""
     width = weights["proj.weight"].shape[0]
     k, q, v = np.split(linear(layer_norm(x, weights, "norm1"), weights, "kqv"), 3, -1)
     rows = weights["rows"]
@@ -135,7 +135,7 @@ def performer(x, weights):
 
 
 def token_transformer(x, weights, scale, *, masked=False):
-    """One picture through the small T2T's module: V + proj(attention), then the MLP."""
+    """One image through the small T2T's module: V + proj(attention), then the MLP."""
     normed = layer_norm(x, weights, "norm1")
     inner = {key.removeprefix("attention."): value for key, value in weights.items()}
     q, k, v = heads_of(linear(normed, inner, "qkv"), 1, 3)
@@ -145,7 +145,7 @@ def token_transformer(x, weights, scale, *, masked=False):
 
 
 def conv_attention(x, weights, num_heads, grid, head_dim):
-    """One picture through CvT's attention."""
+    """One image through CvT's attention."""
     from tests.oracles.tokens import convolve
 
     image = x.T.reshape(-1, *grid)

@@ -23,11 +23,11 @@ def pooled(tokens, grid, stride):
 
 
 def loss(grids, pairs, weights, mode, *, normalised=True):
-    """Mean over pictures and pairs; grids (B, h, w, D), pairs (2, B, m) token numbers."""
+    """Mean over images and pairs; grids (B, h, w, D), pairs (2, B, m) token numbers."""
     rows, columns = grids.shape[1:3]
     total = 0.0
-    for picture, grid in enumerate(grids):
-        for a, b in zip(pairs[0][picture], pairs[1][picture], strict=True):
+    for image, grid in enumerate(grids):
+        for a, b in zip(pairs[0][image], pairs[1][image], strict=True):
             (i, j), (p, h) = divmod(int(a), columns), divmod(int(b), columns)
             both = np.concatenate([grid[i, j], grid[p, h]])
             hidden = np.maximum(linear(both, weights, "perceptron.0"), 0)

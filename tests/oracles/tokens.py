@@ -12,7 +12,7 @@ OFFSETS["all"] = OFFSETS["diagonal"] + OFFSETS["cardinal"]
 
 
 def shifted_stack(image, shift, directions="diagonal"):
-    """(C, H, W) to (V·C, H, W): pixel by pixel, zero outside the picture."""
+    """(C, H, W) to (V·C, H, W): pixel by pixel, zero outside the image."""
     _, height, width = image.shape
     views = [image]
     for down, right in OFFSETS[directions]:

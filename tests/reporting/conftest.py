@@ -80,14 +80,14 @@ class Page(HTMLParser):
 
 
 def draw(number: int, label: int, side: int = 16) -> np.ndarray:
-    """A picture of coarse noise, brighter from class to class."""
+    """An image of coarse noise, brighter from class to class."""
     random = np.random.default_rng(number)
     coarse = random.integers(0, 90, (8, 8, 3)) + 50 * (label % 4)
     return coarse.repeat(side // 8, 0).repeat(side // 8, 1).astype(np.uint8)
 
 
 def write_npz(path: Path, classes: tuple[str, ...], counts: dict[str, int]) -> Path:
-    """An array of pictures, so many of each class in each split."""
+    """An array of images, so many of each class in each split."""
     rows = [
         (label, split)
         for split, count in counts.items()

@@ -49,7 +49,7 @@ def test_evaluate_writes_nothing_else(folder: Path, tmp_path: Path) -> None:
     assert (found["split"], found["count"]) == ("test", 12)
     out = tmp_path / "numbers.json"
     told = invoke("evaluate", folder, "--split", "val", "--json", out, "--device", "cpu")
-    assert told.startswith("val: 18 pictures of 3 classes")
+    assert told.startswith("val: 18 images of 3 classes")
     assert Evaluation.from_json(out.read_text()) == evaluate(folder, split="val", device="cpu")
     told = invoke("evaluate", folder, "--flip", "--json", out, "--device", "cpu")
     assert Evaluation.from_json(out.read_text()).flip

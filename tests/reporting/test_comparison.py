@@ -48,7 +48,7 @@ def test_a_clear_difference(run: Run, better: tuple[Evaluation, Evaluation]) -> 
     page = Page(comparison_page(facts))
     check_alone(page)
     check_readable(page)
-    assert "two has 40 more of the 300 test pictures right than one: +13.3 points" in page.words
+    assert "two has 40 more of the 300 test images right than one: +13.3 points" in page.words
     assert "50 only two has right, 10 only one" in page.words
     assert "it is larger than chance" in page.words
     (verdict,) = judge(("one", "two"), facts)
@@ -67,10 +67,10 @@ def test_luck(run: Run) -> None:
     assert "do not show which of the two is better" in verdict.sentence
     assert "Nothing in their configs." in Page(comparison_page(facts)).words
     (same,) = judge(("one", "two"), [facts[0], facts[0]])
-    assert "have the same of the 100 test pictures right" in same.sentence
+    assert "have the same of the 100 test images right" in same.sentence
     two[8], one[:1] = False, False
     (even,) = judge(("one", "two"), [facts[0], made(run, "two", answered(two))])
-    assert "as many of the 100 test pictures right as one" in even.sentence
+    assert "as many of the 100 test images right as one" in even.sentence
     assert "3 each only one of them has right" in even.sentence
 
 
@@ -83,14 +83,14 @@ def test_several_questions_at_once(run: Run, better: tuple[Evaluation, Evaluatio
     assert "raised after Holm" in Page(comparison_page(facts)).words
 
 
-def test_other_pictures_are_not_compared_one_by_one(
+def test_other_images_are_not_compared_one_by_one(
     run: Run, better: tuple[Evaluation, Evaluation]
 ) -> None:
     other = answered(np.ones(300, bool), "other ")
     facts = [made(run, "one", better[0]), made(run, "two", other), made(run, "three", None)]
     page = Page(comparison_page(facts))
     check_alone(page)
-    assert "two and one were tested on different pictures" in page.words
+    assert "two and one were tested on different images" in page.words
     assert "three cannot be compared with one: three has no evaluation" in page.words
     assert "no evaluation" in page.words
 

@@ -1,4 +1,4 @@
-"""What pages are made of: choices, charts, pictures."""
+"""What pages are made of: choices, charts, images."""
 
 import base64
 import io
@@ -10,7 +10,7 @@ from PIL import Image
 from smallvit.evaluation import Answers
 from smallvit.reporting.charts import Frame, compact, round_numbers, spanned
 from smallvit.reporting.choosing import confident_mistakes, find_suspects, right_and_wrong
-from smallvit.reporting.pictures import SIDE, data_uri, enlarged
+from smallvit.reporting.images import SIDE, data_uri, enlarged
 from smallvit.reporting.plots import curves, temperature_chart
 from smallvit.reporting.story import duration
 from smallvit.runs import Run
@@ -60,17 +60,17 @@ def decoded(uri: str) -> Image.Image:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 5])
-def test_tiny_pictures_keep_every_pixel(channels: int) -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (28, 20, channels), np.uint8)
-    uri = data_uri(picture)
+def test_tiny_images_keep_every_pixel(channels: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (28, 20, channels), np.uint8)
+    uri = data_uri(image)
     assert uri.startswith("data:image/png;base64,")
-    assert np.array_equal(np.asarray(decoded(uri))[..., 0], picture[..., 0])
-    assert enlarged(picture).shape == (112, 80, 3)
+    assert np.array_equal(np.asarray(decoded(uri))[..., 0], image[..., 0])
+    assert enlarged(image).shape == (112, 80, 3)
 
 
-def test_large_pictures_become_small() -> None:
-    picture = np.random.default_rng(0).integers(0, 256, (600, 2000, 3), np.uint8)
-    uri = data_uri(picture)
+def test_large_images_become_small() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (600, 2000, 3), np.uint8)
+    uri = data_uri(image)
     assert uri.startswith("data:image/webp;base64,")
     assert decoded(uri).size == (SIDE, round(SIDE * 0.3))
     assert len(uri) < 20_000

@@ -136,7 +136,7 @@ def test_without_data(run: Run, tmp_path: Path, read: Read) -> None:
     page = read(report(folder, device="cpu"))
     check_alone(page)
     check_close(page, evaluate(run, device="cpu"))
-    assert "Without pictures." in page.words
+    assert "Without images." in page.words
     assert "gone.npz" in page.words
     assert not page.all("img")
     assert "ash" in page.text["bdi"]
@@ -169,7 +169,7 @@ def test_without_a_test_split_validation_is_shown(run: Run, tmp_path: Path, read
     source = write_npz(tmp_path / "d.npz", ("ash", "elm"), {"train": 10, "val": 8})
     page = read(report(trained(source, tmp_path / "run", "data.test=0"), device="cpu"))
     check_numbers(page, evaluate(tmp_path / "run", split="val", device="cpu"))
-    assert "too good to be true: the weights were chosen by these very pictures" in page.words
+    assert "too good to be true: the weights were chosen by these very images" in page.words
 
 
 def test_without_either_split(tmp_path: Path, read: Read) -> None:

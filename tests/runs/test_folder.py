@@ -131,14 +131,14 @@ def test_golden_runs_of_every_format_load(version, tmp_path):
     assert run.temperature == expected["temperature"]
     assert (run.image_size, run.channels, run.fit) == ((16, 16), 3, "letterbox")
     assert [line["kind"] for line in run.log()] == expected["kinds"]
-    picture = torch.tensor(
+    image = torch.tensor(
         np.random.RandomState(5).standard_normal((1, 3, 16, 16)), dtype=torch.float32
     )
     for which in ("best", "last"):
         model = run.model(which)
         assert not model.training
         with torch.inference_mode():
-            logits = model(picture)
+            logits = model(image)
         torch.testing.assert_close(logits, torch.tensor(expected[which]), rtol=0, atol=1e-4)
     assert expected["best"] != expected["last"]
     assert RunConfig.from_yaml(run.config.to_yaml()) == run.config

@@ -67,7 +67,7 @@ def image_of(answer: dict) -> Image.Image:
 
 
 @pytest.mark.parametrize("fit", ["letterbox", "crop", "stretch"])
-def test_a_map_is_the_picture_with_heat(fit: str, tmp_path: Path) -> None:
+def test_a_map_is_the_image_with_heat(fit: str, tmp_path: Path) -> None:
     predictor = Predictor.open(untrained(tmp_path / "run", fit=fit), "cpu")
     with served(predictor) as address:
         for size in ((90, 60), (60, 90), (1200, 700), (5, 5), (300, 1)):
@@ -84,7 +84,7 @@ def test_a_map_is_the_picture_with_heat(fit: str, tmp_path: Path) -> None:
             if min(size) > 1:
                 assert map_.width / map_.height == pytest.approx(ratio, rel=0.03)
             pixels = np.asarray(map_).astype(int)
-            assert pixels.std(2).max() > 5  # the picture is grey there, so colour is heat
+            assert pixels.std(2).max() > 5  # the image is grey there, so colour is heat
 
 
 def test_a_model_without_attention_gets_a_gradient_map(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_metrics_count(client: httpx.Client) -> None:
     def grown(name: str) -> float:
         return after[name] - before.get(name, 0)
 
-    assert grown("smallvit_pictures_total") == 3
+    assert grown("smallvit_images_total") == 3
     assert grown('smallvit_requests_total{path="/predict",status="200"}') == 3
     assert grown('smallvit_requests_total{path="/predict",status="415"}') == 1
     assert grown('smallvit_requests_total{path="other",status="404"}') == 2

@@ -1,4 +1,4 @@
-"""The page in a real browser: a picture goes in by every way, and classes and a map come out."""
+"""The page in a real browser: an image goes in by every way, and classes and a map come out."""
 
 import base64
 import io
@@ -44,7 +44,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
         "a.jpg": photo_bytes(3),
         "b.png": photo_bytes(4, "PNG"),
         "c.tiff": photo_bytes(5, "TIFF"),
-        "text.jpg": b"no picture",
+        "text.jpg": b"no image",
         "large.png": large.getvalue(),
     }
     for name, data in contents.items():
@@ -70,7 +70,7 @@ def loaded(browser: Any, selector: str) -> bool:
     return browser.execute_script(f"return {image}.complete && {image}.naturalWidth > 0")
 
 
-def test_a_chosen_picture(browser: Any, address: str, files: dict, predictor: Predictor) -> None:
+def test_a_chosen_image(browser: Any, address: str, files: dict, predictor: Predictor) -> None:
     show(browser, f"{address}/")
     assert not visible(browser, "#result")
     browser.find_element("id", "file").send_keys(str(files["a.jpg"]))
@@ -81,7 +81,7 @@ def test_a_chosen_picture(browser: Any, address: str, files: dict, predictor: Pr
         CLASSES[k]: f"{100 * expected[k]:.1f} %" for k in np.argsort(-expected, kind="stable")
     }
     assert text(browser, "#best") == f"Most likely: {next(iter(found))}"
-    until(lambda: loaded(browser, "#heat") and loaded(browser, "#picture"))
+    until(lambda: loaded(browser, "#heat") and loaded(browser, "#image"))
     assert text(browser, "#what") == "Where the model looked"
     widths = [each.size["width"] for each in browser.find_elements("css selector", ".fill")]
     assert widths == sorted(widths, reverse=True)
@@ -104,7 +104,7 @@ return event.defaultPrevented;
 
 
 @pytest.mark.parametrize("way", ["drop", "paste"])
-def test_a_dropped_or_pasted_picture(browser: Any, address: str, way: str) -> None:
+def test_a_dropped_or_pasted_image(browser: Any, address: str, way: str) -> None:
     show(browser, f"{address}/")
     data = base64.b64encode(photo_bytes(3)).decode()
     assert browser.execute_script(GIVE, data, way) == (way == "drop")
@@ -112,19 +112,19 @@ def test_a_dropped_or_pasted_picture(browser: Any, address: str, way: str) -> No
     until(lambda: loaded(browser, "#heat"))
     assert len(shares(browser)) == 4
     browser.execute_script(GIVE, "", way)
-    until(lambda: text(browser, "#say").startswith("There is no picture file in that."))
+    until(lambda: text(browser, "#say").startswith("There is no image file in that."))
     assert not visible(browser, "#result")
     assert browser.get_log("browser") == []
 
 
-def test_errors_are_sentences_and_the_next_picture_works(
+def test_errors_are_sentences_and_the_next_image_works(
     browser: Any, address: str, files: dict
 ) -> None:
     show(browser, f"{address}/")
     file = browser.find_element("id", "file")
     for name, words in (
-        ("text.jpg", "This is no picture that can be read"),
-        ("large.png", "This picture has more than 0.3 MB."),
+        ("text.jpg", "This is no image that can be read"),
+        ("large.png", "This image has more than 0.3 MB."),
     ):
         file.send_keys(str(files[name]))
         until(lambda: text(browser, "#say").startswith(words))  # noqa: B023

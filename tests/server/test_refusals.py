@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is a picture's classes or a sentence."""
+"""Whatever is sent, the answer is an image's classes or a sentence."""
 
 import io
 import socket
@@ -15,7 +15,7 @@ from tests.untrained import mutated, photo_bytes
 
 
 def png_header(width: int, height: int) -> bytes:
-    """A few bytes that promise a picture of any size."""
+    """A few bytes that promise an image of any size."""
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -56,7 +56,7 @@ def many_channels() -> bytes:
         *("largest", "channels", "bytes", "megabytes"),
     ],
 )
-def test_bad_pictures_are_refused_with_a_sentence(
+def test_bad_images_are_refused_with_a_sentence(
     client: httpx.Client, data: bytes, status: int, words: str
 ) -> None:
     refused(client.post("/predict", content=data, headers=JPEG), status, words)
@@ -77,10 +77,10 @@ def test_bad_requests_are_refused_with_a_sentence(client: httpx.Client) -> None:
     data = photo_bytes(1)
     for kind in ("application/x-www-form-urlencoded", "text/plain", "application/octet-stream"):
         response = client.post("/predict", content=data, headers={"Content-Type": kind})
-        refused(response, 415, "Expected a picture")
+        refused(response, 415, "Expected an image")
     refused(client.post("/predict", content=data), 415, "'missing'")
-    refused(client.post("/predict"), 415, "Expected a picture")
-    refused(client.post("/predict", files={"picture": data}), 400, "the form has none")
+    refused(client.post("/predict"), 415, "Expected an image")
+    refused(client.post("/predict", files={"image": data}), 400, "the form has none")
     refused(client.post("/predict", files=[("image", data), ("image", data)]), 400, "one file")
     text = {"Content-Type": "multipart/form-data; boundary=x"}
     field = b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\nhello\r\n--x--\r\n'
@@ -110,7 +110,7 @@ def test_a_client_that_asks_first_is_not_told_to_send(address: str) -> None:
 @pytest.mark.parametrize(
     "seeds", [range(60), pytest.param(range(60, 1060), marks=pytest.mark.slow)], ids=len
 )
-def test_mutated_pictures_never_fail_the_server(client: httpx.Client, seeds: range) -> None:
+def test_mutated_images_never_fail_the_server(client: httpx.Client, seeds: range) -> None:
     seen = []
     for seed in seeds:
         data, explain = mutated(seed), str(seed % 5 == 0).lower()

@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def sent_slowly(address: str, data: bytes) -> socket.socket:
-    """A connection over which half a picture has come."""
+    """A connection over which half an image has come."""
     host, _, port = address.removeprefix("http://").partition(":")
     connection = socket.create_connection((host, int(port)), 20)
     head = "POST /predict HTTP/1.1\r\nHost: here\r\nContent-Type: image/jpeg\r\nContent-Length: "

@@ -12,7 +12,7 @@ def cache_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
-    """64 pictures to train on, 24 to validate, 24 to test, of three classes."""
+    """64 images to train on, 24 to validate, 24 to test, of three classes."""
     return arrays(tmp_path_factory.mktemp("data") / "noise.npz")
 
 

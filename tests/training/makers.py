@@ -1,4 +1,4 @@
-"""Small pictures, small configs, and runs read back for comparison."""
+"""Small images, small configs, and runs read back for comparison."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ RANDOM = (
 )
 
 
-def pictures(count: int, *, classes: int = 3, size: int = 16, seed: int = 0):
+def make_images(count: int, *, classes: int = 3, size: int = 16, seed: int = 0):
     """Noise with a colour that tells the class, and the classes in turn."""
     random = np.random.default_rng(seed)
     tints = np.random.default_rng(99).integers(0, 256, (classes, 1, 1, 3))
@@ -51,8 +51,8 @@ def arrays(
     size: int = 16,
     seed: int = 0,
 ) -> Path:
-    """Such pictures in an .npz of given splits."""
-    images, labels = pictures(train + val + test, classes=classes, size=size, seed=seed)
+    """Such images in an .npz of given splits."""
+    images, labels = make_images(train + val + test, classes=classes, size=size, seed=seed)
     split = ["train"] * train + ["val"] * val + ["test"] * test
     np.savez(path, images=images, labels=labels, split=np.array(split))
     return path

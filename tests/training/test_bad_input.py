@@ -8,7 +8,7 @@ from PIL import Image
 
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
-from tests.training.makers import RANDOM, arrays, pictures, tiny
+from tests.training.makers import RANDOM, arrays, make_images, tiny
 from tests.training.test_resume import stopped
 
 
@@ -77,7 +77,7 @@ def test_a_batch_larger_than_the_data(tmp_path, told):
     assert Run.open(run.folder).config.loop.batch_size == 16
 
 
-def test_too_few_pictures_for_a_mixing_group(tmp_path):
+def test_too_few_images_for_a_mixing_group(tmp_path):
     data = arrays(tmp_path / "a.npz", train=6, val=3, test=3)
     refused(tiny(data, *RANDOM), tmp_path / "run", "fewer than a mixing group of 8")
 
@@ -88,7 +88,7 @@ def test_one_class(tmp_path):
 
 
 def test_leaks_stop_the_run_unless_allowed(tmp_path):
-    images, labels = pictures(60)
+    images, labels = make_images(60)
     images[50] = images[2]
     labels[50] = labels[2]
     split = np.array(["train"] * 40 + ["val"] * 8 + ["test"] * 12)
@@ -100,8 +100,8 @@ def test_leaks_stop_the_run_unless_allowed(tmp_path):
     assert train(allowed, out=tmp_path / "run", shown=False).finished
 
 
-def folder_of_pictures(place, count=30):
-    images, labels = pictures(count)
+def folder_of_images(place, count=30):
+    images, labels = make_images(count)
     for number, (image, label) in enumerate(zip(images, labels, strict=True)):
         path = place / f"class {label}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,11 +110,11 @@ def folder_of_pictures(place, count=30):
 
 
 def test_data_that_changed_since_the_run_began(tmp_path):
-    place = folder_of_pictures(tmp_path / "data")
+    place = folder_of_images(tmp_path / "data")
     run = stopped(tiny(place, steps=6, batch=8), tmp_path / "run", 2)
     target = place / "class 0" / "0.png"
     before = target.read_bytes()
-    other, _ = pictures(1, seed=77)
+    other, _ = make_images(1, seed=77)
     Image.fromarray(other[0]).save(target)
     with pytest.raises(ValueError, match="has changed since the run began"):
         resume(run.folder, shown=False)

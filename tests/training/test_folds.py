@@ -1,4 +1,4 @@
-"""Cross-validation: every picture is tested exactly once."""
+"""Cross-validation: every image is tested exactly once."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from smallvit.runs.dataset import open_data
 
 @pytest.fixture
 def data(tmp_path):
-    """Sixty different pictures, and four that nearly are four of them."""
+    """Sixty different images, and four that nearly are four of them."""
     images = np.random.default_rng(3).integers(0, 256, (64, 16, 16, 3)).astype(np.uint8)
     labels = np.arange(64) % 4
     images[60:] = images[:4]
@@ -25,7 +25,7 @@ def folds_of(data, count=5, **options):
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_every_picture_is_tested_once(data, count):
+def test_every_image_is_tested_once(data, count):
     folds = folds_of(data, count)
     tested = [name for fold in folds for name in fold.split("test").names]
     assert len(tested) == 64
@@ -74,5 +74,5 @@ def test_folds_that_cannot_be(data):
     whole = load_data(data, val=0, test=0)
     with pytest.raises(ValueError, match="fold is 5: allowed is 0 to 4"):
         whole.fold(5, 5)
-    with pytest.raises(ValueError, match="folds is 65: allowed is 2 up to the 64 pictures"):
+    with pytest.raises(ValueError, match="folds is 65: allowed is 2 up to the 64 images"):
         whole.fold(0, 65)

@@ -15,7 +15,7 @@ from tests.training.makers import (
     assert_same_run,
     evaluation,
     losses,
-    pictures,
+    make_images,
     tiny,
     untimed,
     weights,
@@ -24,7 +24,7 @@ from tests.training.makers import (
 CURVE = Path(__file__).parent.parent / "golden" / "loss_curve.json"
 
 
-def test_overfits_32_pictures(tmp_path):
+def test_overfits_32_images(tmp_path):
     data = arrays(tmp_path / "a.npz", train=32, val=0, test=0, classes=4)
     still = [f"model.options.{name}=0.0" for name in ("attn_dropout", "dropout", "drop_path")]
     changes = (*still, "model.name=compact_vit_2_p4", "model.options.dim=64", "loop.every=10")
@@ -213,8 +213,8 @@ def test_drloc_trains_with_any_backbone_and_leaves_no_head(tmp_path, name):
 
 
 def unequal(path):
-    """Thirty pictures of one class and six of the other."""
-    images, _ = pictures(36, classes=2, seed=4)
+    """Thirty images of one class and six of the other."""
+    images, _ = make_images(36, classes=2, seed=4)
     np.savez(path, images=images, labels=np.array([0] * 30 + [1] * 6))
     return path
 
@@ -273,6 +273,6 @@ def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, to
     assert_same_run(plain, run)
 
 
-def test_repeats_show_each_picture_more_than_once(source, tmp_path):
+def test_repeats_show_each_image_more_than_once(source, tmp_path):
     run = train(tiny(source, *RANDOM, "loop.repeats=4", steps=2), out=tmp_path / "r", shown=False)
     assert run.finished

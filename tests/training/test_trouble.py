@@ -26,12 +26,12 @@ STILL = ("model.options.attn_dropout=0.0", "model.options.dropout=0.0", "loop.ev
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """A model that has room for eight pictures in training."""
+    """A model that has room for eight images in training."""
     real = ViT.forward
 
     def forward(model, x):
         if model.training and len(x) > 8:
-            raise torch.OutOfMemoryError("no room for the pictures")
+            raise torch.OutOfMemoryError("no room for the images")
         return real(model, x)
 
     monkeypatch.setattr(ViT, "forward", forward)
@@ -42,7 +42,7 @@ def test_out_of_memory_goes_on_in_more_passes(source, tmp_path, request, told):
     plain = train(config, out=tmp_path / "plain", shown=False)
     request.getfixturevalue("little_memory")
     run = train(config, out=tmp_path / "run")
-    assert "out of memory: a step is now made of 4 passes of 8 pictures" in told()
+    assert "out of memory: a step is now made of 4 passes of 8 images" in told()
     assert run.info["accumulation"] == 4
     np.testing.assert_allclose(losses(run), losses(plain), atol=1e-5, rtol=0)
     for name, value in weights(plain, "last").items():

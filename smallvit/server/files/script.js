@@ -42,7 +42,7 @@
     if (shown) URL.revokeObjectURL(shown);
     shown = URL.createObjectURL(file);
     of("given").hidden = false;
-    of("picture").src = shown;
+    of("image").src = shown;
   };
 
   const tell = (answer) => {
@@ -52,10 +52,10 @@
     if (answer.map) {
       const attention = answer.map.kind === "attention";
       of("heat").src = answer.map.image;
-      of("heat").alt = attention ? "Your picture in grey, coloured where the model looked" : "Your picture in grey, coloured where it speaks for the answer";
+      of("heat").alt = attention ? "Your image in grey, coloured where the model looked" : "Your image in grey, coloured where it speaks for the answer";
       of("what").textContent = attention ? "Where the model looked" : "What speaks for the answer";
     }
-    of("time").textContent = `Answered by ${answer.model} in ${Math.round(answer.milliseconds)} ms. Probabilities are calibrated on pictures like those it was trained on; of other pictures they say little.`;
+    of("time").textContent = `Answered by ${answer.model} in ${Math.round(answer.milliseconds)} ms. Probabilities are calibrated on images like those it was trained on; of other images they say little.`;
     say("");
     of("result").hidden = false;
   };
@@ -63,7 +63,7 @@
   const give = async (file) => {
     if (current) current.abort();
     if (file.size > limit) {
-      refuse(`This picture has more than ${document.body.dataset.largest}. Save it smaller, then try again.`);
+      refuse(`This image has more than ${document.body.dataset.largest}. Save it smaller, then try again.`);
       return;
     }
     const mine = (current = new AbortController());
@@ -91,13 +91,13 @@
   const take = (files) => {
     const file = [...(files || [])].find((each) => each.type.startsWith("image/")) || (files && files[0]);
     if (file) give(file);
-    else refuse("There is no picture file in that. Save the picture first, then choose the file.");
+    else refuse("There is no image file in that. Save the image first, then choose the file.");
   };
 
-  of("picture").addEventListener("error", () => {
+  of("image").addEventListener("error", () => {
     of("given").hidden = true;
   });
-  of("picture").addEventListener("load", ({ target }) => {
+  of("image").addEventListener("load", ({ target }) => {
     target.classList.toggle("tiny", Math.max(target.naturalWidth, target.naturalHeight) <= 128);
   });
   for (const id of ["file", "camera"]) {
