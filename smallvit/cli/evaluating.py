@@ -29,9 +29,7 @@ def evaluate(
             metavar="[DATA]", help="Other images of the same classes; the run's own if left out."
         ),
     ] = None,
-    split: Annotated[
-        Literal["train", "val", "test"], typer.Option(help="Which images.")
-    ] = "test",
+    split: Annotated[Literal["train", "val", "test"], typer.Option(help="Which images.")] = "test",
     flip: Annotated[
         bool, typer.Option("--flip", help="Ask for the mirror image of each image too.")
     ] = False,

@@ -26,9 +26,7 @@ def read_folder(root: Path) -> Found:
         pairs = [("", folder) for folder in folders]
     for above in (root, *splits.values()):
         walk.leave_out(above)
-    found = [
-        (path, folder.name, split) for split, folder in pairs for path in walk.images(folder)
-    ]
+    found = [(path, folder.name, split) for split, folder in pairs for path in walk.images(folder)]
     if not found:
         loose = sum(walk.loose.values())
         what = f"{counted(loose, 'image')} without class folders" if loose else "no images"

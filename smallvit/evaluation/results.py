@@ -154,9 +154,7 @@ class Evaluation:
         rows[-1] += "  mean over classes"
         many, missing = len(self.classes), len(self.absent)
         note = f", {missing} of them absent" if missing else ""
-        return "\n".join(
-            [f"{self.split}: {self.count:,} images of {many:,} classes{note}", *rows]
-        )
+        return "\n".join([f"{self.split}: {self.count:,} images of {many:,} classes{note}", *rows])
 
     def to_json(self) -> str:
         """As JSON, a line for each field; `from_json` gives back exactly the same."""

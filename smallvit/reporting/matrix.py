@@ -74,9 +74,7 @@ def draw_matrix(found: Evaluation) -> Matrix:
             count = int(counts[truth, answer])
             told = f"{count:,} of {support:,} {name} taken for {other}"
             cells.append(Cell(count, _level(count, support), told, truth == answer))
-        rows.append(
-            Row(name, support, tuple(cells), support - sum(cell.images for cell in cells))
-        )
+        rows.append(Row(name, support, tuple(cells), support - sum(cell.images for cell in cells)))
     return Matrix(tuple(names), tuple(rows), whole)
 
 

@@ -89,9 +89,7 @@ def test_damaged_files(
         report.check()
     report.check(allow=["unreadable"])
     bad_split = next(name for name, items in dataset.splits.items() if items.survey.errors)
-    with pytest.raises(
-        ValueError, match=r"1 image of the .* split cannot be read: cats/bad\.jpg"
-    ):
+    with pytest.raises(ValueError, match=r"1 image of the .* split cannot be read: cats/bad\.jpg"):
         dataset.pixels(bad_split)
     rest = dataset.readable()
     assert rest.dropped == ("cats/bad.jpg",)

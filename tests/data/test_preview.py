@@ -52,9 +52,7 @@ def test_any_number_of_channels_is_shown(tmp_path: Path, channels: int) -> None:
     assert opened(tmp_path / "sheet.png").shape[2] == 3
 
 
-def test_unreadable_images_and_strange_names_are_no_obstacle(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_unreadable_images_and_strange_names_are_no_obstacle(folder: Path, tmp_path: Path) -> None:
     (folder / "cats" / "0.png").write_bytes(b"")
     (folder / "cats").rename(folder / ("日本 and a very long name that goes on" + "\u202e"))
     preview(load_data(folder), tmp_path / "sheet.png", classes=1)

@@ -48,9 +48,7 @@ def test_a_folder_of_splits(tmp_path: Path, save: Save, validation: str) -> None
     assert dataset.made == {}
 
 
-def test_splits_that_are_missing_are_made_of_training_images(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_splits_that_are_missing_are_made_of_training_images(folder: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     shutil.move(folder, whole / "train")
     assert load_data(whole).made == {"test": 0.2, "val": 0.1}

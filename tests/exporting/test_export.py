@@ -247,9 +247,7 @@ def test_safetensors_and_timm(plain: Run, tmp_path: Path) -> None:
     images = [np.array(photo(seed)) for seed in range(5)]
     ours = Predictor.open(plain, "cpu")
     file = export(plain, tmp_path / "a.safetensors", format="safetensors")
-    np.testing.assert_array_equal(
-        Predictor.open(file, "cpu").logits(images), ours.logits(images)
-    )
+    np.testing.assert_array_equal(Predictor.open(file, "cpu").logits(images), ours.logits(images))
 
     folder = export(plain, tmp_path / "folder", format="timm")
     assert {path.name for path in folder.iterdir()} == {

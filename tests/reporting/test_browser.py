@@ -105,9 +105,7 @@ def test_headings_sort_by_mouse_and_keyboard(browser: Any, pages: dict[str, Path
     assert sorted(column(browser, 0)) == sorted(names)
 
 
-def test_tables_and_images_are_there_without_scripts(
-    browser: Any, pages: dict[str, Path]
-) -> None:
+def test_tables_and_images_are_there_without_scripts(browser: Any, pages: dict[str, Path]) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         show(browser, pages["plain"])
