@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from smallvit.data import audit, cache, load_data
-from smallvit.data.work import cores
+from smallvit.data.parallel import cores
 
 
 def photo(seed: int) -> Image.Image:

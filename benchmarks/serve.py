@@ -140,8 +140,8 @@ def untrained(folder: Path) -> Path:
     import torch
     from safetensors.torch import save_file
 
-    from smallvit.interop.building import describe
     from smallvit.models import create_model
+    from smallvit.models.build import describe
     from smallvit.runs import Run, RunConfig
 
     model = create_model("cct_7_3x1", num_classes=10, image_size=32).eval()

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
-    from smallvit.evaluation import Evaluation, evaluate
-    from smallvit.evaluation.explain import explain
-    from smallvit.exporting import export
+    from smallvit.evaluation import Evaluation
+    from smallvit.explaining import explain
+    from smallvit.formats import export
     from smallvit.inference import predict
+    from smallvit.inference.evaluate import evaluate
     from smallvit.interop.references import load_reference
-    from smallvit.interop.timm import localize
     from smallvit.layers import LSA, SPT, Features, SeqPool
     from smallvit.losses import DRLoc
     from smallvit.models import create_model, list_models
-    from smallvit.planning import plan
+    from smallvit.models.localize import localize
+    from smallvit.recipes import plan
     from smallvit.reporting import report
     from smallvit.runs import Run, RunConfig
     from smallvit.server import serve
@@ -36,14 +37,14 @@ _HOMES = {
     "SeqPool": "smallvit.layers",
     "audit": "smallvit.data",
     "create_model": "smallvit.models",
-    "evaluate": "smallvit.evaluation",
-    "explain": "smallvit.evaluation.explain",
-    "export": "smallvit.exporting",
+    "evaluate": "smallvit.inference.evaluate",
+    "explain": "smallvit.explaining",
+    "export": "smallvit.formats",
     "list_models": "smallvit.models",
     "load_data": "smallvit.data",
     "load_reference": "smallvit.interop.references",
-    "localize": "smallvit.interop.timm",
-    "plan": "smallvit.planning",
+    "localize": "smallvit.models.localize",
+    "plan": "smallvit.recipes",
     "predict": "smallvit.inference",
     "report": "smallvit.reporting",
     "resume": "smallvit.training",

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from smallvit import plan
-from smallvit.recipes import RECIPES, Facts, demo, drloc_weight
+from smallvit.recipes.recipes import RECIPES, Facts, demo, drloc_weight
 from smallvit.runs import RunConfig
 from smallvit.runs.config import DataConfig
 from smallvit.training.schedule import is_mixed, learning_rate

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.runs import Run
 from smallvit.training import loop
-from smallvit.training.journal import Journal
+from smallvit.training.log import Journal
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from smallvit.data import fit_image
 from smallvit.evaluation import logits_of
-from smallvit.interop.building import describe
+from smallvit.models.build import describe
 from smallvit.runs import Run, RunConfig
 from tests.models.shrunk import shrunk
 

@@ -43,8 +43,8 @@ def evaluate(
     The plain test of the run's own data is also kept in the run folder, where the report finds it;
     anything else leaves the run as it is.
     """
-    from smallvit.evaluation import evaluate as run_evaluation
-    from smallvit.runs.files import write_bytes
+    from smallvit.files import write_bytes
+    from smallvit.inference.evaluate import evaluate as run_evaluation
     from smallvit.runs.folder import EVALUATION
 
     found = run_evaluation(
@@ -62,8 +62,8 @@ def evaluate(
 
 def describe(found: "Evaluation") -> str:
     """An evaluation for a terminal: headline numbers, the worst classes, the largest confusions."""
-    from smallvit.data.items import shown
     from smallvit.evaluation.confusions import largest_confusions
+    from smallvit.text import shown
 
     balanced, ece, loss = found.balanced_accuracy, found.ece, found.log_loss
     lines = [

@@ -28,10 +28,10 @@ def explain(
     Writes a PNG for each image. Images that cannot be read are named; it is an
     error only if there is no other.
     """
-    from smallvit.data.items import shown
-    from smallvit.evaluation.inside import receptive_field
-    from smallvit.evaluation.sheets import explain_files
+    from smallvit.explaining.probes import receptive_field
+    from smallvit.explaining.sheets import explain_files
     from smallvit.runs.folder import Run
+    from smallvit.text import shown
 
     opened = Run.open(run)
     side, (height, width) = receptive_field(opened.model()), opened.image_size

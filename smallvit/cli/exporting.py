@@ -22,7 +22,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Write a trained model for other programs, checked against the run on real images."""
-    from smallvit.exporting import export as write
+    from smallvit.formats import export as write
 
     path = write(run, out, format=format, force=force)
     typer.echo(f"wrote {path}")

@@ -24,9 +24,9 @@ def info(
     ],
 ) -> None:
     """Say what a run or an exported file is: model, data, classes, accuracy, versions."""
-    from smallvit.data.items import shown
-    from smallvit.inference.card import Card, accuracy_of
     from smallvit.inference.predictor import read_card
+    from smallvit.runs.card import Card, accuracy_of
+    from smallvit.text import shown
 
     lines = {}
     if source.is_file():

@@ -63,7 +63,7 @@ def predict(
 
 
 def _show(path: str, error: str, classes: tuple[str, ...], shares: tuple[float, ...]) -> None:
-    from smallvit.data.items import shown
+    from smallvit.text import shown
 
     answers = (f"{shown(c)} {100 * p:.1f} %" for c, p in zip(classes, shares, strict=True))
     typer.echo(f"{shown(path)}\t" + (f"error: {shown(error)}" if error else "\t".join(answers)))

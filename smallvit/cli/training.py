@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from smallvit.cli.app import app, refusal
 
 if TYPE_CHECKING:
-    from smallvit.planning import Plan
+    from smallvit.recipes.plan import Plan
     from smallvit.runs import Run
 
 _STARTED = time.monotonic()
@@ -141,9 +141,9 @@ def train(
 
     On several GPUs: torchrun --nproc-per-node=N -m smallvit train ...
     """
-    from smallvit.planning import plan
+    from smallvit.config_io import overlaid
+    from smallvit.recipes.plan import plan
     from smallvit.runs.config import DataConfig, changes_of, read_changes
-    from smallvit.runs.plain import overlaid
 
     asked = changes_of(changes or [])
     if config is not None:
@@ -193,7 +193,7 @@ def demo(
     ] = None,
 ) -> None:
     """Train on the images that come with smallvit: two minutes on two CPU cores."""
-    from smallvit.recipes import demo as demo_config
+    from smallvit.recipes.recipes import demo as demo_config
     from smallvit.reporting import report
     from smallvit.training import train as run_training
 
@@ -231,7 +231,7 @@ def _run(made: "Plan", out: Path | None) -> None:
 
 def _said(context: typer.Context) -> dict[str, Any]:
     """The options that were given on the command line, as parts of a config."""
-    from smallvit.runs.plain import overlaid
+    from smallvit.config_io import overlaid
 
     said: dict[str, Any] = {}
     for name, path in _PLACES.items():
@@ -248,7 +248,7 @@ def _resume(out: Path | None, asked: dict[str, Any]) -> None:
     from smallvit.runs import Run
     from smallvit.runs.folder import INFO
     from smallvit.training.folds import resume_folds, tell_summary
-    from smallvit.training.session import resume as go_on
+    from smallvit.training.train import resume as go_on
 
     if out is None:
         waiting = [p.parent for p in sorted(Path("runs").glob(f"*/{INFO}"))]

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from smallvit.data.dataset import Dataset, load_data
     from smallvit.data.findings import Finding
     from smallvit.data.fit import FILL, Fit, fit_image
-    from smallvit.data.items import Items
-    from smallvit.data.loader import Batch, Loader
     from smallvit.data.images import UnreadableError, read_image, to_channels
+    from smallvit.data.loader import Batch, Loader
     from smallvit.data.previews import preview
+    from smallvit.data.samples import Items
     from smallvit.data.tensors import fit_tensor
 
 _HOMES = {

@@ -7,7 +7,8 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 from jaxtyping import UInt8
 
-from smallvit.data.items import SPLITS, Found, shown, split_name
+from smallvit.data.samples import SPLITS, Found, split_name
+from smallvit.text import shown
 
 _LAYOUT = (
     "expected the arrays images (uint8, N×H×W or N×H×W×channels), labels (N whole numbers or "

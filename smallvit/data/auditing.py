@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 from smallvit.data.checks import CHECKS
 from smallvit.data.dataset import Dataset
 from smallvit.data.findings import Finding, Level, View
-from smallvit.data.items import shown, some
+from smallvit.text import shown, some
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from smallvit.data.findings import Finding, Level, View
-from smallvit.data.items import counted, folded, some
 from smallvit.data.images import UnreadableError, as_array
 from smallvit.data.similar import flip_loss
+from smallvit.text import counted, folded, some
 
 _IMBALANCE = 10
 _FEW = 10

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from smallvit.data.dataset import Dataset
-from smallvit.data.items import shown
 from smallvit.data.similar import near_duplicates
 from smallvit.data.survey import joined
+from smallvit.text import shown
 
 Level = Literal["error", "warning", "hint"]
 

@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from smallvit.data.items import Found, class_order, counted, shown, some, split_name
 from smallvit.data.images import SUFFIXES
+from smallvit.data.samples import Found, class_order, split_name
+from smallvit.text import counted, shown, some
 
 _LAYOUT = (
     "expected a folder for each class with its images inside, as in DATA/cats/1.jpg and "

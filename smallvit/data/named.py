@@ -12,7 +12,7 @@ import numpy as np
 from smallvit.data import cache
 from smallvit.data.arrays import read_arrays
 from smallvit.data.folders import read_tiny_imagenet
-from smallvit.data.items import Found
+from smallvit.data.samples import Found
 from smallvit.extras import require
 
 _TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from smallvit.data.dataset import Dataset
 from smallvit.data.fit import fit_image
-from smallvit.data.items import shown
-from smallvit.data.loader import random_keys
 from smallvit.data.images import UnreadableError
+from smallvit.data.loader import random_keys
+from smallvit.text import shown
 
 Augment = Callable[[UInt8[Tensor, "B C H W"], Int64[Tensor, " B"]], UInt8[Tensor, "B C H W"]]
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from smallvit.data.arrays import read_arrays, split_files
 from smallvit.data.folders import read_folder
-from smallvit.data.items import Found, shown
 from smallvit.data.named import NAMED, default_root, is_name, read_named
+from smallvit.data.samples import Found
 from smallvit.data.tables import read_table
+from smallvit.text import shown
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8, UInt64
 
-from smallvit.data.items import SPLITS
+from smallvit.data.samples import SPLITS
 
 SHARES = {"test": 0.2, "val": 0.1}
 """What is held out for splits that a source does not have."""

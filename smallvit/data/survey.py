@@ -19,7 +19,7 @@ from PIL import __version__ as pillow
 
 from smallvit.data import cache
 from smallvit.data.images import THUMB, Glance, UnreadableError, glance, read_bytes
-from smallvit.data.work import spread
+from smallvit.data.parallel import spread
 
 logger = logging.getLogger(__name__)
 

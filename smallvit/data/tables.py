@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from smallvit.data.items import Found, counted, shown, some, split_name
+from smallvit.data.samples import Found, split_name
 from smallvit.extras import require
+from smallvit.text import counted, shown, some
 
 _COLUMNS = "expected the columns path, label and, if you like, split"
 

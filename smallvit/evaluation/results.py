@@ -158,7 +158,7 @@ class Evaluation:
 
     def to_json(self) -> str:
         """As JSON, a line for each field; `from_json` gives back exactly the same."""
-        from smallvit.runs.plain import to_plain
+        from smallvit.config_io import to_plain
 
         plain = {"format": FORMAT, **to_plain(self)}
         lines = (
@@ -178,7 +178,7 @@ class Evaluation:
         Raises:
             ValueError: It is no JSON, was written by a newer version, or is not complete.
         """
-        from smallvit.runs.plain import from_plain
+        from smallvit.config_io import from_plain
 
         try:
             plain: Any = json.loads(text)

@@ -3,9 +3,9 @@
 Importing this, and predicting with an .onnx file, needs no PyTorch.
 """
 
-from smallvit.inference.card import Card
 from smallvit.inference.predicting import Row, predict
 from smallvit.inference.predictor import Predictor
 from smallvit.inference.rows import write_rows
+from smallvit.runs.card import Card
 
 __all__ = ["Card", "Predictor", "Row", "predict", "write_rows"]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from smallvit.data.images import SUFFIXES, UnreadableError, decode, read_bytes
-from smallvit.data.work import spread
+from smallvit.data.parallel import spread
 from smallvit.inference.predictor import Predictor
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from PIL.Image import Image
 
 from smallvit.data.fit import Size, fit_image
 from smallvit.data.images import Decoded, to_channels
-from smallvit.data.work import cores
+from smallvit.data.parallel import cores
 from smallvit.evaluation.calibration import check_logits, softmax
 from smallvit.extras import require
-from smallvit.inference.card import KEY, Card
+from smallvit.runs.card import KEY, Card
 
 if TYPE_CHECKING:
     from torch import nn
@@ -152,8 +152,8 @@ def _run(source: "str | os.PathLike[str] | Run", device: str) -> tuple[Card, Ask
 
 
 def _tensors(path: Path, device: str) -> tuple[Card, Ask, "nn.Module"]:
-    from smallvit.interop.building import make_model
-    from smallvit.runs.files import read_tensors
+    from smallvit.files import read_tensors
+    from smallvit.models.build import make_model
 
     card, tensors = read_card(path), read_tensors(path)
     model = make_model(**card.model)
@@ -162,7 +162,8 @@ def _tensors(path: Path, device: str) -> tuple[Card, Ask, "nn.Module"]:
 
 
 def _eager(card: Card, model: "nn.Module", device: str) -> tuple[Card, Ask, "nn.Module"]:
-    from smallvit.evaluation import choose_device, logits_of
+    from smallvit.devices import choose_device
+    from smallvit.evaluation import logits_of
 
     place = choose_device(device)
     model.to(place)
@@ -247,7 +248,7 @@ def read_card(path: Path) -> Card:
 def _pt2(path: Path, device: str) -> tuple[Card, Ask]:
     import torch
 
-    from smallvit.evaluation import choose_device
+    from smallvit.devices import choose_device
 
     card = read_card(path)
     written, here = card.versions.get("torch", "0"), torch.__version__

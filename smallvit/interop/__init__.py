@@ -1,1 +1,1 @@
-"""The way in and out: the authors' checkpoints, and timm's models."""
+"""The way in and out: the authors' checkpoints, and weights of the Flax port."""

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smallvit.data.items import shown
 from smallvit.evaluation.intervals import Estimate, wilson
 from smallvit.evaluation.paired import LEVEL, Paired, compare, holm, same_images
 from smallvit.evaluation.results import Evaluation
 from smallvit.reporting.charts import Chart
 from smallvit.reporting.facts import Facts
+from smallvit.reporting.narrative import trained_seconds
 from smallvit.reporting.plots import compared_curves
-from smallvit.reporting.story import trained_seconds
+from smallvit.text import shown
 
 
 class Difference(NamedTuple):

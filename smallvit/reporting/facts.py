@@ -8,15 +8,16 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 
 from smallvit.data import Audit, Dataset, UnreadableError, audit
-from smallvit.data.items import shown
 from smallvit.data.images import as_array
+from smallvit.devices import choose_device
 from smallvit.evaluation.calibration import softmax
-from smallvit.evaluation.evaluate import choose_device, logits_of, measure
+from smallvit.evaluation.measure import logits_of, measure
 from smallvit.evaluation.metrics import Reliability, reliability
 from smallvit.evaluation.results import Evaluation
-from smallvit.reporting.choosing import confident_mistakes, find_suspects, right_and_wrong
 from smallvit.reporting.images import data_uri, enlarged
+from smallvit.reporting.selection import confident_mistakes, find_suspects, right_and_wrong
 from smallvit.runs.folder import EVALUATION, Run
+from smallvit.text import shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -236,7 +237,7 @@ def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
     import torch
 
     from smallvit.augment import normalise
-    from smallvit.evaluation.explain import explain
+    from smallvit.explaining.explain import explain
 
     found, run = facts.evaluation, facts.run
     if found is None or found.answers is None:
@@ -266,12 +267,12 @@ def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
 
 
 def _heated(image: UInt8[np.ndarray, "H W 3"], heat: Float32[np.ndarray, "h w"]) -> str:
-    from smallvit.evaluation.explain import overlay
+    from smallvit.explaining.explain import overlay
 
     return data_uri(overlay(image, heat))
 
 
 def _temperatures(model: "nn.Module") -> tuple[tuple[float, ...], ...]:
-    from smallvit.evaluation.explain import temperatures
+    from smallvit.explaining.explain import temperatures
 
     return tuple(tuple(map(float, layer)) for layer in temperatures(model))

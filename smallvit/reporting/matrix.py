@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from smallvit.data.items import shown
 from smallvit.evaluation.confusions import largest_confusions, order_classes
 from smallvit.evaluation.results import Evaluation
+from smallvit.text import shown
 
 WHOLE = 40
 """Most classes of which all are drawn."""

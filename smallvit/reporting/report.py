@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smallvit.data.items import shown
 from smallvit.evaluation.confusions import largest_confusions
+from smallvit.files import write_bytes
 from smallvit.reporting.charts import HEIGHT, WIDTH
 from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import Facts, gather, read_evaluation
 from smallvit.reporting.matrix import draw_matrix
-from smallvit.reporting.plots import calibration, curves, temperature_chart
-from smallvit.reporting.story import (
+from smallvit.reporting.narrative import (
     MEANINGS,
     about_result,
     about_run,
@@ -22,8 +21,9 @@ from smallvit.reporting.story import (
     duration,
     unfinished,
 )
-from smallvit.runs.files import write_bytes
+from smallvit.reporting.plots import calibration, curves, temperature_chart
 from smallvit.runs.folder import INFO, Run
+from smallvit.text import shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment

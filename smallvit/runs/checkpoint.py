@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from smallvit.runs.files import read_json, read_tensors, tensors_to_bytes, write_bytes, write_json
+from smallvit.files import read_json, read_tensors, tensors_to_bytes, write_bytes, write_json
 
 logger = logging.getLogger(__name__)
 

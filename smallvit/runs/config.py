@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smallvit.augment import AugmentConfig
-from smallvit.data.fit import Fit, Size
-from smallvit.losses.drloc import Mode
-from smallvit.runs.plain import (
+from smallvit.config_io import (
     assignment,
     from_plain,
     merge,
@@ -17,9 +15,11 @@ from smallvit.runs.plain import (
     to_plain,
     write_yaml,
 )
+from smallvit.data.fit import Fit, Size
+from smallvit.devices import DeviceName
+from smallvit.losses.drloc import Mode
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 Decay = Literal["matrices", "all"]
 
 

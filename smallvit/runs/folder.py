@@ -13,9 +13,9 @@ from torch import nn
 
 from smallvit.data import Dataset
 from smallvit.data.fit import Fit, Size
+from smallvit.files import read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.files import read_json, read_tensors, write_bytes, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -147,7 +147,7 @@ class Run:
         Args:
             which: The weights chosen on validation, or those after the last step.
         """
-        from smallvit.interop.building import make_model
+        from smallvit.models.build import make_model
 
         about = self.info["model"]
         model = make_model(

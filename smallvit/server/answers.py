@@ -78,8 +78,8 @@ def _map(
     import torch
 
     from smallvit.augment import normalise
-    from smallvit.evaluation.explain import explain, look, scaled
-    from smallvit.evaluation.overlays import overlay
+    from smallvit.explaining.explain import explain, look, scaled
+    from smallvit.explaining.overlays import overlay
 
     device = next(model.parameters()).device
     batch = torch.from_numpy(seen.copy()).permute(2, 0, 1)[None].to(device)

@@ -15,11 +15,11 @@ from starlette.exceptions import HTTPException
 import smallvit
 from smallvit.inference import Predictor
 from smallvit.server.answers import answer
-from smallvit.server.around import Around
-from smallvit.server.desk import Desk
 from smallvit.server.limits import Limits, RefusedError
 from smallvit.server.metrics import CONTENT_TYPE, Metrics
+from smallvit.server.middleware import Around
 from smallvit.server.page import make_page
+from smallvit.server.queue import Desk
 from smallvit.server.uploads import FIELD, read_upload
 
 _IMAGE = {"type": "string", "format": "binary"}

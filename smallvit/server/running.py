@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from smallvit.data.items import shown
 from smallvit.extras import require
 from smallvit.inference import Predictor
 from smallvit.server.limits import Limits
+from smallvit.text import shown
 
 if TYPE_CHECKING:
     from smallvit.runs.folder import Run
@@ -76,7 +76,7 @@ def make_server(predictor: Predictor, limits: Limits) -> Any:
     import uvicorn
 
     from smallvit.server.app import make_app
-    from smallvit.server.patience import Impatient
+    from smallvit.server.timeouts import Impatient
 
     config = uvicorn.Config(
         make_app(predictor, limits),

@@ -1,5 +1,5 @@
 """From a config to a run: `train`, and the rest of one: `resume`."""
 
-from smallvit.training.session import resume, train
+from smallvit.training.train import resume, train
 
 __all__ = ["resume", "train"]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
-from smallvit.evaluation.evaluate import choose_device
+from smallvit.devices import choose_device
 
 T = TypeVar("T")
 

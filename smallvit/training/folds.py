@@ -11,11 +11,11 @@ import numpy as np
 
 from smallvit.evaluation.intervals import wilson
 from smallvit.evaluation.results import Evaluation
+from smallvit.files import write_json
 from smallvit.runs.config import RunConfig
-from smallvit.runs.files import write_json
 from smallvit.runs.folder import EVALUATION, Run, new_folder
-from smallvit.training.ending import resume_command
-from smallvit.training.session import check_writable, resume, train
+from smallvit.training.finish import resume_command
+from smallvit.training.train import check_writable, resume, train
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from smallvit.augment import Augmentation, AugmentConfig
 from smallvit.augment.randomness import uniform, whole
 from smallvit.data.fit import Size
-from smallvit.evaluation.evaluate import Precision
-from smallvit.interop.features import feature_shape, features_of
+from smallvit.evaluation.measure import Precision
 from smallvit.layers import DropPath
 from smallvit.losses import DRLoc
+from smallvit.models.features import feature_shape, features_of
 from smallvit.runs.config import LossConfig
 
 # Augmentation draws with the seed itself; each other purpose has its own key beside it.

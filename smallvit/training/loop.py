@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from smallvit.data import Loader
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
-from smallvit.training.journal import Journal
+from smallvit.training.log import Journal
 from smallvit.training.schedule import is_mixed, learning_rate
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.training.stop import Stop

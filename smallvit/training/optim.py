@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from smallvit.interop.layerwise import depths, frozen_below, undecayed
+from smallvit.models.parameters import depths, frozen_below, undecayed
 from smallvit.runs.config import OptimConfig
 
 

@@ -10,13 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.data import Dataset, Loader
-from smallvit.evaluation.evaluate import Precision
-from smallvit.interop.building import describe, make_model, start_from
+from smallvit.evaluation.measure import Precision
+from smallvit.models.build import describe, make_model
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
 from smallvit.training.learner import Learner
 from smallvit.training.optim import freeze, make_optimiser, parameter_groups
 from smallvit.training.step import Stepper
+from smallvit.transfer.start import start_from
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from smallvit.data import audit, load_data
-from smallvit.data.items import shown
+from smallvit.text import shown
 
 Save = Callable[..., Path]
 

@@ -9,7 +9,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from smallvit.data import load_data
-from smallvit.evaluation import Evaluation, evaluate, logits_of, measure
+from smallvit.evaluation import Evaluation, logits_of, measure
+from smallvit.inference.evaluate import evaluate
 from smallvit.models import create_model
 from smallvit.runs import Run, RunConfig
 

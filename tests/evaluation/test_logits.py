@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from smallvit.evaluation import choose_device, logits_of
+from smallvit.devices import choose_device
+from smallvit.evaluation import logits_of
 from smallvit.models import create_model
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)

@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from smallvit.cli import app
-from smallvit.evaluation import Evaluation, evaluate
+from smallvit.evaluation import Evaluation
+from smallvit.inference.evaluate import evaluate
 from smallvit.runs import Run
 from tests.reporting.conftest import Page, write_npz
 from tests.reporting.test_report import check_numbers

@@ -9,10 +9,10 @@ from PIL import Image
 
 from smallvit.evaluation import Answers
 from smallvit.reporting.charts import Frame, compact, round_numbers, spanned
-from smallvit.reporting.choosing import confident_mistakes, find_suspects, right_and_wrong
 from smallvit.reporting.images import SIDE, data_uri, enlarged
+from smallvit.reporting.narrative import duration
 from smallvit.reporting.plots import curves, temperature_chart
-from smallvit.reporting.story import duration
+from smallvit.reporting.selection import confident_mistakes, find_suspects, right_and_wrong
 from smallvit.runs import Run
 
 ANSWERS = Answers(

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smallvit.evaluation import Evaluation, evaluate, measure
+from smallvit.evaluation import Evaluation, measure
+from smallvit.inference.evaluate import evaluate
 from smallvit.reporting import report
 from smallvit.reporting.facts import Facts, read_evaluation
 from smallvit.reporting.report import run_page

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallvit.augment import AugmentConfig
+from smallvit.config_io import assignment, differences, read_yaml, write_yaml
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -19,7 +20,6 @@ from smallvit.runs.config import (
     changes_of,
     read_changes,
 )
-from smallvit.runs.plain import assignment, differences, read_yaml, write_yaml
 
 NUMBERS = {
     "3e-4": 3e-4,

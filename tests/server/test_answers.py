@@ -90,7 +90,7 @@ def test_a_map_is_the_image_with_heat(fit: str, tmp_path: Path) -> None:
 def test_a_model_without_attention_gets_a_gradient_map(tmp_path: Path) -> None:
     import torch
 
-    from smallvit.interop.building import make_model
+    from smallvit.models.build import make_model
 
     card = Predictor.open(untrained(tmp_path / "run"), "cpu").card
     model = make_model(

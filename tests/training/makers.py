@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from smallvit.runs.config import RunConfig, changes_of
 from smallvit.runs.folder import Run
-from smallvit.training.journal import TIMED
+from smallvit.training.log import TIMED
 
 #: A transformer of 2 layers and 32 channels.
 TINY = (

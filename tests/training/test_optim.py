@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from smallvit.data import load_data
-from smallvit.interop.building import make_model
 from smallvit.losses import DRLoc
+from smallvit.models.build import make_model
 from smallvit.runs.config import OptimConfig
 from smallvit.training.optim import freeze, make_optimiser, parameter_groups, set_learning_rate
 from smallvit.training.setup import _class_weights

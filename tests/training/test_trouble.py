@@ -16,9 +16,9 @@ from smallvit.runs.folder import Run
 from smallvit.training import ending, resume, train
 from smallvit.training.budget import Budget, plan_steps
 from smallvit.training.distributed import World
-from smallvit.training.journal import Journal
+from smallvit.training.log import Journal
 from smallvit.training.loop import Progress, _shorten
-from smallvit.training.session import _prepare
+from smallvit.training.train import _prepare
 from tests.training.makers import RANDOM, arrays, losses, tiny, untimed, weights
 
 STILL = ("model.options.attn_dropout=0.0", "model.options.dropout=0.0", "loop.every=1")

@@ -1,0 +1,23 @@
+"""Where to compute."""
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+
+
+def choose_device(name: str) -> "torch.device":
+    """The device of that name; "auto" is a GPU if there is one.
+
+    Raises:
+        ValueError: This machine has no such device.
+    """
+    import torch
+
+    there = ["cuda"] * torch.cuda.is_available() + ["mps"] * torch.backends.mps.is_available()
+    there.append("cpu")
+    if name != "auto" and name.partition(":")[0] not in there:
+        raise ValueError(f"device is {name!r}: this machine has {', '.join(there)}")
+    return torch.device(there[0] if name == "auto" else name)

@@ -1,0 +1,198 @@
+"""From a model and images to logits, and from logits to an `Evaluation`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float, Float32, Int, UInt8
+
+from smallvit.evaluation.calibration import check_logits, softmax
+from smallvit.evaluation.intervals import REPLICATES, Estimate, wilson
+from smallvit.evaluation.metrics import (
+    BINS,
+    check_labels,
+    class_scores,
+    confusion_matrix,
+    estimates,
+    reliability,
+    tally,
+)
+from smallvit.evaluation.results import Answers, ClassResult, ConfidenceBin, Evaluation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+def logits_of(
+    model: "nn.Module",
+    pixels: UInt8[np.ndarray, "N C H W"],
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    batch_size: int = 256,
+    device: "torch.device | str" = "cpu",
+    flip: bool = False,
+    precision: Precision | None = None,
+) -> Float32[np.ndarray, "N K"]:
+    """What a model says of images.
+
+    The model is moved to the device and runs in eval mode; afterwards its parts are in the modes
+    they were in.
+
+    Args:
+        model: From normalised images to logits.
+        pixels: Decoded images; a mapping of a file larger than memory is fine.
+        mean: What is subtracted from each channel, on a scale of 0 to 1.
+        std: What each channel is divided by, on the same scale.
+        batch_size: Images at a time.
+        device: Where to run it.
+        flip: Asks for the mirror image too. The result is then the logarithm of the mean of both
+            probabilities.
+        precision: Of autocast; None and fp32 do without.
+
+    Raises:
+        ValueError: There are no images, their channels are not those of the mean, or the model
+            gives what is not finite.
+    """
+    import torch
+
+    from smallvit.augment import normalise
+
+    if not len(pixels) or pixels.shape[1] != len(mean) or len(mean) != len(std):
+        raise ValueError(
+            f"expected images of {len(mean)} channels, as the mean has, and got an array of "
+            f"{pixels.shape} with {len(std)} standard deviations"
+        )
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}: allowed is 1 or more")
+    place = torch.device(device)
+    centre, spread = torch.tensor(mean, device=place), torch.tensor(std, device=place)
+    parts = []
+    with _asked(model, place, precision) as answer:
+        for start in range(0, len(pixels), batch_size):
+            batch = torch.from_numpy(np.array(pixels[start : start + batch_size])).to(place)
+            images = normalise(batch, centre, spread)
+            logits = answer(images)
+            if flip:
+                both = torch.stack([logits, answer(images.flip(3))])
+                logits = both.log_softmax(2).logsumexp(0) - float(np.log(2))
+            parts.append(logits)
+    found: Float32[np.ndarray, "N K"] = torch.cat(parts).cpu().numpy()
+    check_logits(found)
+    return found
+
+
+@contextmanager
+def _asked(
+    model: "nn.Module", place: "torch.device", precision: Precision | None
+) -> "Iterator[Callable[[Float[Tensor, 'B C H W']], Float32[Tensor, 'B K']]]":
+    """The model as a function to logits, in eval mode and without gradients for as long."""
+    import torch
+
+    if precision not in (None, *get_args(Precision)):
+        raise ValueError(
+            f"precision is {precision!r}: allowed are {', '.join(get_args(Precision))}"
+        )
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision or "fp32")
+
+    def answer(images: "Tensor") -> "Tensor":
+        with torch.autocast(place.type, dtype, enabled=dtype is not None):
+            logits: Tensor = model(images)
+        return logits.float()
+
+    modes = [(part, part.training) for part in model.modules()]
+    model.to(place).eval()
+    try:
+        # Not inference_mode: what a model keeps between calls must still work in training.
+        with torch.no_grad():
+            yield answer
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def measure(
+    logits: Float[np.ndarray, "N K"],
+    labels: Int[np.ndarray, " M"],
+    classes: Sequence[str],
+    *,
+    split: str,
+    temperature: float = 1.0,
+    names: Sequence[str] | None = None,
+    flip: bool = False,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Evaluation:
+    """All numbers of a model's logits.
+
+    Args:
+        logits: Of each image.
+        labels: Their true classes.
+        classes: Names of the classes, in the order of the logits.
+        split: Which images they are, for the record.
+        temperature: What logits are divided by to give probabilities.
+        names: What the images are called.
+        flip: Whether the mirror image was asked too, for the record.
+        replicates: Of the bootstrap behind the intervals.
+        seed: Of the bootstrap.
+
+    Raises:
+        ValueError: Lengths differ, labels are out of range, or logits are not finite.
+    """
+    check_logits(logits)
+    if logits.shape[1] != len(classes):
+        raise ValueError(f"there are {logits.shape[1]} logits an image and {len(classes)} classes")
+    check_labels(labels, len(classes), "true label")
+    probabilities = softmax(logits, temperature)
+    predicted, confidence = probabilities.argmax(1), probabilities.max(1)
+    headline = estimates(labels, probabilities, len(classes), replicates=replicates, seed=seed)
+    confusion = confusion_matrix(labels, predicted, len(classes))
+    table = reliability(confidence, labels == predicted)
+    edges = np.linspace(0, 1, BINS + 1).tolist()
+    rows = zip(edges[:-1], edges[1:], *(column.tolist() for column in table), strict=True)
+    return Evaluation(
+        split=split,
+        count=len(labels),
+        classes=tuple(classes),
+        **headline,
+        per_class=_per_class(confusion, classes),
+        confusion=tuple(map(tuple, confusion.tolist())),
+        reliability=tuple(
+            ConfidenceBin(low=low, high=high, samples=samples, confidence=sure, accuracy=right)
+            for low, high, samples, sure, right in rows
+        ),
+        temperature=float(temperature),
+        flip=flip,
+        answers=Answers(
+            truth=tuple(labels.tolist()),
+            predicted=tuple(predicted.tolist()),
+            confidence=tuple(confidence.round(6).tolist()),
+            names=tuple(names or ()),
+        ),
+    )
+
+
+def _per_class(
+    confusion: Int[np.ndarray, "K K"], classes: Sequence[str]
+) -> tuple[ClassResult, ...]:
+    counts = tally(confusion)
+    scores = class_scores(counts)
+    low, high = wilson(counts.hits, counts.support)
+    columns = (*scores, low, high, counts.support.astype(int), counts.predicted.astype(int))
+    rows = zip(classes, *(column.tolist() for column in columns), strict=True)
+    return tuple(
+        ClassResult(
+            name=name,
+            support=support,
+            predicted=predicted,
+            precision=precision,
+            recall=Estimate(value=recall, low=down, high=up),
+            f1=f1,
+        )
+        for name, precision, recall, f1, down, up, support, predicted in rows
+    )

@@ -1,0 +1,57 @@
+"""`Shipped`: a trained model with its preprocessing and its temperature, as one module."""
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from smallvit.augment import normalise
+from smallvit.data.tensors import fit_tensor
+from smallvit.runs.card import Card
+
+_GREY = (19595, 38470, 7471)
+"""Pillow's weights of red, green and blue, in 65536ths."""
+
+
+class Shipped(nn.Module):
+    """Decoded images of any one size to logits and calibrated probabilities.
+
+    What happens to an image in here is, byte for byte, what `fit_image` and the cache do to it.
+
+    Args:
+        model: From normalised images to logits.
+        card: What goes with it.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, card: Card) -> None:
+        super().__init__()
+        self.model = model
+        self.size, self.fit, self.channels = card.image_size, card.fit, card.channels
+        self.temperature = card.temperature
+        self.register_buffer("mean", torch.tensor(card.mean))
+        self.register_buffer("std", torch.tensor(card.std))
+
+    @property
+    def given(self) -> int:
+        """Channels of the images it takes: a model of grey ones takes colour."""
+        return 3 if self.channels == 1 else self.channels
+
+    def forward(
+        self, images: UInt8[Tensor, "B H W C"]
+    ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
+        """Logits and probabilities."""
+        planes = images.permute(0, 3, 1, 2)
+        if self.channels == 1:
+            planes = grey(planes)
+        normalised = normalise(fit_tensor(planes, self.size, self.fit), self.mean, self.std)
+        logits = self.model(normalised).float()
+        return logits, (logits / self.temperature).softmax(1)
+
+
+def grey(planes: UInt8[Tensor, "B 3 H W"]) -> UInt8[Tensor, "B 1 H W"]:
+    """Colour to grey as Pillow does it."""
+    weights = torch.tensor(_GREY, dtype=torch.float64, device=planes.device)[:, None, None]
+    sums = (planes.double() * weights).sum(1, keepdim=True)
+    return torch.floor(sums / 65536 + 0.5).to(torch.uint8)

@@ -1,0 +1,130 @@
+"""A folder that timm loads: config.json, model.safetensors and a README that says how."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from smallvit.files import write_bytes, write_json, write_tensors
+from smallvit.models.build import split_name
+from smallvit.models.registry import MODELS
+from smallvit.runs.card import KEY, Card
+
+_README = """# {architecture}
+
+Trained with smallvit {version}: {count} classes, images of {height}×{width} pixels, {channels} \
+channels.
+
+```python
+import timm
+{needed}
+model = timm.create_model("local-dir:{place}", pretrained=True).eval()
+```
+
+The model takes images brought to {height}×{width} by "{fit}" (grey bars and no cropping for \
+letterbox), divided by 255, less mean {mean}, divided by std {std}. timm's own transforms know no \
+letterbox; `smallvit.data.fit_image` does it. Divide logits by {temperature} before the softmax \
+for calibrated probabilities. Classes, in the order of the logits: `label_names` in config.json.
+"""
+
+
+def write_folder(
+    path: Path, card: Card, model: nn.Module, check: Callable[[nn.Module], None]
+) -> None:
+    """Writes the folder, loads it with timm, has that checked and only then gives it its name.
+
+    Raises:
+        ValueError: timm has no such model, or the check refuses it.
+    """
+    import timm
+
+    import smallvit.models.timm_names  # noqa: F401  # our names in timm's registry
+
+    described = config(card)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        write_json(temporary / "config.json", described)
+        about = {"format": "pt", KEY: card.to_json()}
+        write_tensors(temporary / "model.safetensors", model.state_dict(), **about)
+        write_bytes(temporary / "README.md", _readme(path, card, described).encode())
+        check(timm.create_model(f"local-dir:{temporary}", pretrained=True).eval())
+        temporary.chmod(0o755)
+        if path.exists():
+            _remove(path)
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def config(card: Card) -> dict[str, Any]:
+    """What timm reads.
+
+    Raises:
+        ValueError: timm could not build this model by a name.
+    """
+    name, options = str(card.model["name"]), dict(card.model["options"])
+    base, addons = split_name(name)
+    if name.partition("+")[0] in MODELS:
+        from smallvit.models.timm_names import timm_name
+
+        architecture = timm_name(name)
+        sized = {"img_size": list(card.image_size)}
+    elif name.startswith("timm/") and not addons:
+        import timm
+
+        architecture = base.partition(".")[0]
+        known = timm.get_pretrained_cfg(base)
+        sized = {"img_size": list(card.image_size)} if known and known.fixed_input_size else {}
+    else:
+        raise ValueError(
+            f"{name} is no model that timm can build by a name; onnx, pt2 and safetensors hold it"
+        )
+    return {
+        "architecture": architecture,
+        "num_classes": len(card.classes),
+        "label_names": list(card.classes),
+        "model_args": {**options, **sized, "in_chans": card.channels},
+        "pretrained_cfg": {
+            "input_size": [card.channels, *card.image_size],
+            "mean": list(card.mean),
+            "std": list(card.std),
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "num_classes": len(card.classes),
+            # No first_conv and no classifier: timm would adapt weights that fit as they are.
+            "first_conv": None,
+            "classifier": None,
+        },
+        "smallvit": json.loads(card.to_json()),
+    }
+
+
+def _readme(path: Path, card: Card, described: dict[str, Any]) -> str:
+    ours = described["architecture"].startswith("smallvit_")
+    return _README.format(
+        architecture=described["architecture"],
+        version=card.versions["smallvit"],
+        count=len(card.classes),
+        height=card.image_size[0],
+        width=card.image_size[1],
+        channels=card.channels,
+        needed="import smallvit.models.timm_names  # registers this model's name\n" if ours else "",
+        place=path.name,
+        fit=card.fit,
+        mean=", ".join(f"{value:.4f}" for value in card.mean),
+        std=", ".join(f"{value:.4f}" for value in card.std),
+        temperature=f"{card.temperature:.4f}",
+    )
+
+
+def _remove(path: Path) -> None:
+    """Takes an older export away; anything else that lies in the folder is not ours to delete."""
+    ours = {"config.json", "model.safetensors", "README.md"}
+    strange = sorted(item.name for item in path.iterdir() if item.name not in ours)
+    if strange:
+        raise ValueError(f"{path} holds {strange[0]}, which no export wrote: choose another folder")
+    shutil.rmtree(path)

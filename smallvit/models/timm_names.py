@@ -1,0 +1,312 @@
+"""Both ways between this package and timm.
+
+`localize` turns a timm model into its SPT/LSA version. Importing this module registers every
+model of ours, and every add-on combination, with timm: `cct_7_3x1` as `smallvit_cct_7_3x1`,
+`vit_9_p4+spt+lsa` as `smallvit_vit_9_p4_spt_lsa`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from smallvit.layers import Block, ClassToken, MeanPool, SeqPool
+from smallvit.models.base import Backbone, Size
+from smallvit.models.cait import CaiT
+from smallvit.models.cvt import CvT
+from smallvit.models.localize import attention_maps, localize
+from smallvit.models.pit import PiT
+from smallvit.models.registry import create_model, list_models, parse_name
+from smallvit.models.swin import Swin
+from smallvit.models.t2t import T2T
+from smallvit.models.vit import ViT
+
+__all__ = ["TimmModel", "attention_maps", "localize", "timm_name"]
+
+#: Other spellings of an option, and the one that is passed on.
+_SPELLINGS = {
+    "image_size": "img_size",
+    "in_channels": "in_chans",
+    "drop_path_rate": "drop_path",
+    "attn_drop_rate": "attn_dropout",
+    "proj_drop_rate": "dropout",
+    "embed_dim": "dim",
+    "window_size": "window",
+}
+#: What weight decay leaves alone, by the last part of a parameter's name.
+_NOT_DECAYED = {"table", "bias_table", "token", "scale"}
+_POOLS: dict[type[nn.Module], str] = {ClassToken: "token", SeqPool: "seq", MeanPool: "avg"}
+
+
+class CheckpointedBlock(Block):
+    """A block that does not keep its activations for the way back and computes them again."""
+
+    def forward(
+        self,
+        x: Float[Tensor, "B N D"],
+        *context: Float[Tensor, "B n D"],
+        weights: list[Tensor] | None = None,
+    ) -> Float[Tensor, "B N D"]:
+        """The same as `Block`; with `weights` it keeps its activations after all."""
+        run = super().forward
+        if weights is not None or not (self.training and torch.is_grad_enabled()):
+            return run(x, *context, weights=weights)
+        return checkpoint(run, x, *context, use_reentrant=False)
+
+
+class TimmModel(Backbone):
+    """What timm asks of a model, on top of a family; it adds no parameter and renames none.
+
+    Unlike ours, `forward_features` returns a tensor: the class token, if there is one, and the
+    patch tokens. `forward_head` pools it.
+
+    Attributes:
+        global_pool: "token", "seq" or "avg", whichever is the model's own; "avg", the mean of the
+            patch tokens; or "", no pooling.
+        drop_rate: Dropout in front of the head.
+    """
+
+    pool: Any
+    drop_rate: float = 0.0
+    pretrained_cfg: dict[str, Any]
+    default_cfg: dict[str, Any]
+    _global_pool: str | None = None
+
+    @property
+    def own_pool(self) -> str:
+        """The pool the model was made with, in timm's words."""
+        return _POOLS[type(self.pool)]
+
+    @property
+    def global_pool(self) -> str:
+        """How `forward_head` pools, in timm's words."""
+        return self.own_pool if self._global_pool is None else self._global_pool
+
+    @global_pool.setter
+    def global_pool(self, value: str) -> None:
+        allowed = sorted({self.own_pool, "avg", ""})
+        if value not in allowed:
+            raise ValueError(f"global_pool is {value!r}: {self.name} has {allowed}")
+        self._global_pool = value
+
+    @property
+    def num_classes(self) -> int:
+        """Width of the head."""
+        classes: int = self.config.num_classes
+        return classes
+
+    @property
+    def num_features(self) -> int:
+        """Width of the features."""
+        return self.dim
+
+    head_hidden_size = num_features
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Class tokens in front of the patch tokens."""
+        return self.pool.prefix
+
+    def forward_features(  # type: ignore[override]  # timm's protocol
+        self, images: Float[Tensor, "B C H W"], *, weights: list[Tensor] | None = None
+    ) -> Float[Tensor, "B N D"]:
+        """Tokens, the class token first.
+
+        Args:
+            weights: A list to which every attention appends its weights, first layer first.
+        """
+        features = super().forward_features(images, weights=weights)
+        if not self.num_prefix_tokens:
+            return features.tokens
+        return torch.cat([features.pooled[:, None], features.tokens], 1)
+
+    def forward_head(self, x: Float[Tensor, "B N D"], pre_logits: bool = False) -> Tensor:
+        """Pools and classifies; with `pre_logits` only pools."""
+        if self.global_pool == self.own_pool:
+            x = self.pool(x)
+        elif self.global_pool == "avg":
+            x = x[:, self.num_prefix_tokens :].mean(1)
+        x = F.dropout(x, self.drop_rate, self.training)
+        return x if pre_logits else self.head(x)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Tensor:
+        """Logits."""
+        return self.forward_head(self.forward_features(images))
+
+    def get_classifier(self) -> nn.Module:
+        """The head."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new head; 0 classes for none."""
+        if global_pool is not None:
+            self.global_pool = global_pool
+        self.config = replace(self.config, num_classes=num_classes)
+        head = self.make_head(self.dim, self.grid)
+        self.head = head.to(next(self.parameters())).train(self.training)
+
+    def no_weight_decay(self) -> set[str]:
+        """Positions, class tokens, relative biases and temperatures."""
+        names = (name for name, _ in self.named_parameters())
+        return {name for name in names if name.rpartition(".")[2] in _NOT_DECAYED}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """How parameters form layers, first to last; `coarse` takes a stage as one."""
+        previous = (99999,)  # timm's sign for "with the group before"
+        return {
+            "stem": r"^(?:tokenizer|positions|pool\.token|embeddings\.0)",
+            "body": [
+                (r"^blocks\.(\d+)", None),
+                (r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(\d+)", None),
+                (r"^embeddings\.(\d+)", None),
+                (r"^(?:mergings|poolings)\.(\d+)", previous),
+            ],
+            "tail": [(r"^class_blocks\.(\d+)", None), (r"^norm", previous)],
+        }
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Whether blocks compute their activations again instead of keeping them."""
+        for part in self.modules():
+            if isinstance(part, Block):
+                part.__class__ = CheckpointedBlock if enable else Block
+
+    def resized(self, image_size: int | Size) -> "TimmModel":
+        """This model for another image size: same weights, positions resampled to its grid."""
+        new: Any = super().resized(image_size)
+        new.drop_rate, new.global_pool = self.drop_rate, self.global_pool
+        new.pretrained_cfg = new.default_cfg = _described(self.pretrained_cfg, new)
+        return new
+
+
+class TimmViT(TimmModel, ViT):
+    """ViT, ViT-Lite, CVT and CCT for timm."""
+
+
+class TimmCaiT(TimmModel, CaiT):
+    """CaiT for timm."""
+
+
+class TimmPiT(TimmModel, PiT):
+    """PiT for timm."""
+
+
+class TimmSwin(TimmModel, Swin):
+    """Swin for timm."""
+
+
+class TimmT2T(TimmModel, T2T):
+    """T2T for timm."""
+
+
+class TimmCvT(TimmModel, CvT):
+    """CvT for timm."""
+
+
+_FAMILIES: dict[type[Backbone], type[TimmModel]] = {
+    ViT: TimmViT,
+    CaiT: TimmCaiT,
+    PiT: TimmPiT,
+    Swin: TimmSwin,
+    T2T: TimmT2T,
+    CvT: TimmCvT,
+}
+
+
+def timm_name(name: str) -> str:
+    """The name of one of our models in timm's registry."""
+    return "smallvit_" + name.replace("+", "_")
+
+
+def _build(
+    name: str,
+    *,
+    num_classes: int,
+    img_size: int | Size,
+    in_chans: int,
+    drop_rate: float = 0.0,
+    global_pool: str | None = None,
+    **options: Any,
+) -> TimmModel:
+    model: Any = create_model(
+        name, num_classes=num_classes, image_size=img_size, in_channels=in_chans, **options
+    )
+    model.__class__ = _FAMILIES[type(model)]  # the same model with more methods
+    model.drop_rate = drop_rate
+    if global_pool is not None:
+        model.global_pool = global_pool
+    built: TimmModel = model
+    return built
+
+
+def _described(cfg: dict[str, Any], model: TimmModel) -> dict[str, Any]:
+    """A config whose data settings are those of the model as it was built."""
+    channels = model.config.in_channels
+    data: dict[str, Any] = {"input_size": (channels, *model.config.image_size)}
+    if channels != len(cfg["mean"]):
+        data |= {"mean": (0.5,) * channels, "std": (0.5,) * channels}
+    return {**cfg, **data}
+
+
+def _entry(name: str) -> Callable[..., TimmModel]:
+    """The function timm's registry calls for a name."""
+
+    def entry(pretrained: bool = False, **kwargs: Any) -> TimmModel:
+        if kwargs.get("features_only"):
+            raise ValueError(
+                f"{timm_name(name)} has no features_only: forward_features returns its final "
+                "tokens, and attention_maps the weights of every layer"
+            )
+        options: dict[str, Any] = {}
+        for key, value in kwargs.items():
+            option = _SPELLINGS.get(key, key)
+            if option in options:
+                raise ValueError(f"{option} is given twice, once as {key}")
+            options[option] = value
+        model: TimmModel = build_model_with_cfg(
+            partial(_build, name), timm_name(name), pretrained, **options
+        )
+        model.pretrained_cfg = model.default_cfg = _described(model.pretrained_cfg, model)
+        return model
+
+    entry.__name__ = entry.__qualname__ = timm_name(name)
+    entry.__doc__ = f"{name} by timm's protocol."
+    return entry
+
+
+def _first_conv(name: str) -> str | None:
+    """The convolution that timm adapts when a checkpoint has other channels, if there is one."""
+    variant, addons = parse_name(name)
+    if addons.get("spt") or variant.model is T2T:
+        return None
+    if variant.model is CvT:
+        return "embeddings.0.conv"
+    return "tokenizer.convs.0" if variant.options.get("convs") else "tokenizer.proj"
+
+
+def _config(name: str) -> dict[str, Any]:
+    size = parse_name(name)[0].image_size
+    return {
+        "input_size": (3, size, size),
+        "fixed_input_size": True,
+        "crop_pct": 1.0,
+        "first_conv": _first_conv(name),
+        "classifier": "head",
+        "license": "apache-2.0",
+    }
+
+
+_NAMES = [*list_models(), *list_models("*+*")]
+
+#: What timm's registry reads of this module.
+default_cfgs = generate_default_cfgs({timm_name(name): _config(name) for name in _NAMES})
+
+# timm puts each entry point on `__all__`, so each must be a name of this module.
+for _name in _NAMES:
+    globals()[timm_name(_name)] = register_model(_entry(_name))

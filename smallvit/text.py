@@ -1,0 +1,40 @@
+"""How names, lists and counts are worded."""
+
+import os
+import unicodedata
+from collections.abc import Iterable
+
+
+def shown(name: str | os.PathLike[str]) -> str:
+    """A name as text that any terminal, page or file can take.
+
+    Names come from strangers: bytes that are no UTF-8 and control characters are escaped.
+    """
+    text = os.fspath(name)
+    if text.isprintable():
+        return text
+    escaped = (c if c.isprintable() else _escape(c) for c in text)
+    return "".join(escaped)
+
+
+def _escape(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # one byte that is no UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def some(names: Iterable[str | os.PathLike[str]], limit: int = 3) -> str:
+    """The first few names of a list, and how many more there are."""
+    listed = [shown(name) for name in names]
+    more = f" and {len(listed) - limit:,} more" if len(listed) > limit else ""
+    return ", ".join(listed[:limit]) + more
+
+
+def counted(count: int, one: str, more: str | None = None) -> str:
+    """A number with its noun: 1 image, 2 images."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def folded(name: str) -> str:
+    """A name without what the eye or a file system may overlook: case and Unicode form."""
+    return unicodedata.normalize("NFC", name).casefold()

@@ -1,0 +1,199 @@
+"""From a state dict into a model that is nearly the one it was made for."""
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from smallvit.interop.references import DROPPED
+from smallvit.layers import resample
+from smallvit.models.base import Size
+from smallvit.transfer.channels import adapt_all, input_keys_of_timm
+
+_SHOWN = 6
+
+
+def _never(key: str) -> bool:
+    del key
+    return False
+
+
+def fit(
+    state: dict[str, Tensor],
+    model: nn.Module,
+    *,
+    source: str,
+    renewed: Callable[[str], bool] = _never,
+) -> list[str]:
+    """Loads a state dict; only the head and what is renewed may start fresh.
+
+    Args:
+        state: Tensors by the model's names, already of its image size and channels.
+        source: Where they come from, for the sentence when they do not fit.
+        renewed: Tells by its name which tensor belongs to a part that is new in this model.
+
+    Returns:
+        Notes: what starts fresh, whether the head stayed, and every tensor that was not used.
+
+    Raises:
+        ValueError: A tensor has no place, is missing, or has another shape.
+    """
+    heads = head_names(model)
+    target = model.state_dict()
+    faults: list[str] = []
+    unused = [key for key in state if key not in target]
+    faults += [
+        f"{key} has no place in the model"
+        for key in unused
+        if not (_within(key, heads) or renewed(key) or _dropped(key))
+    ]
+    fitted, fresh = {}, []
+    for key, own in target.items():
+        value = state.get(key)
+        if value is not None and value.shape == own.shape:
+            fitted[key] = value
+        elif _within(key, heads) or renewed(key):
+            fresh.append(key)
+            unused += [key] if value is not None else []
+            fitted[key] = own
+        elif value is not None:
+            faults.append(f"{key} is {tuple(value.shape)} and the model's is {tuple(own.shape)}")
+        elif key.endswith("num_batches_tracked"):
+            fitted[key] = own
+        else:
+            faults.append(f"{key} is not in the checkpoint")
+    if faults:
+        more = f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        raise ValueError(f"{source} does not fit: {'; '.join(faults[:_SHOWN])}{more}")
+    model.load_state_dict(fitted)
+    notes = [f"started fresh: {', '.join(fresh)}"] if fresh else []
+    if not any(_within(key, heads) for key in fresh):
+        notes.append("the head was kept: it has as many classes")
+    return notes + unused_note(unused)
+
+
+def unused_note(keys: Iterable[str]) -> list[str]:
+    """One note that names every tensor, or none."""
+    names = ", ".join(keys)
+    return [f"not used of the checkpoint: {names}"] if names else []
+
+
+def head_names(model: nn.Module) -> tuple[str, ...]:
+    """The modules that turn features into classes."""
+    config = getattr(model, "pretrained_cfg", None) or {}
+    names = config.get("classifier") or "head"
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _within(key: str, modules: Iterable[str]) -> bool:
+    return any(key.startswith(f"{module}.") for module in modules)
+
+
+def _dropped(key: str) -> bool:
+    return any(re.fullmatch(pattern, key) for pattern in DROPPED)
+
+
+def for_timm(
+    state: dict[str, Tensor], model: nn.Module, old: nn.Module | None = None
+) -> tuple[dict[str, Tensor], list[str]]:
+    """A checkpoint in the shapes of a timm model or baseline: timm's filter, positions, channels.
+
+    Args:
+        old: The model it was made for, which knows its grids; they were squares if it is not given.
+
+    Returns:
+        The state dict, and notes about what was resampled and adapted.
+    """
+    before, notes = dict(state), []
+    for key in state.keys() & model.state_dict().keys():
+        last = key.rpartition(".")[2]
+        if last == "pos_embed":
+            state[key] = _stretch_positions(key, state[key], model, old)
+        elif last == "relative_position_bias_table":
+            state[key] = _stretch_bias(key, state[key], model, old)
+    convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    if convert is not None:
+        state = dict(convert(state, model))
+    moved = [
+        key for key, value in state.items() if key in before and value.shape != before[key].shape
+    ]
+    if moved:
+        notes.append(f"resampled for the new image size: {', '.join(sorted(moved))}")
+    target = model.state_dict()
+    keys = [key for key in input_keys_of_timm(model) if key in state]
+    keys = [key for key in keys if state[key].shape != target[key].shape]
+    convolutions = [key for key in keys if state[key].ndim == 4]
+    if convolutions:
+        channels, new = (tensors[convolutions[0]].shape[1] for tensors in (state, target))
+        if channels != new:
+            notes += adapt_all(state, keys, channels, new)
+    return state, notes
+
+
+def _places(model: nn.Module | None, part: str, attribute: str) -> Size | None:
+    """Two numbers a part of the model says of itself, if there is such a part."""
+    try:
+        value: Any = getattr(model.get_submodule(part), attribute) if model is not None else None
+    except AttributeError:
+        return None
+    return None if value is None else (int(value[0]), int(value[1]))
+
+
+def _square(count: int) -> Size:
+    side = math.isqrt(max(count, 0))
+    return side, side
+
+
+def _stretch_positions(key: str, table: Tensor, model: nn.Module, old: nn.Module | None) -> Tensor:
+    """A position table for the model's grid: (1, N, D), or a map (1, D, h, w) or (1, h, w, D)."""
+    own = model.state_dict()[key]
+    if own.shape == table.shape or own.ndim != table.ndim:
+        return table
+    if own.ndim == 4:
+        last = own.shape[1] != table.shape[1]  # VOLO's channels
+        image = table.permute(0, 3, 1, 2) if last else table
+        size = (own.shape[1], own.shape[2]) if last else (own.shape[2], own.shape[3])
+        image = F.interpolate(image.float(), size, mode="bicubic", antialias=True)
+        return (image.permute(0, 2, 3, 1) if last else image).to(table.dtype)
+    grid = _places(model, "patch_embed", "grid_size")
+    if own.ndim != 3 or grid is None:
+        return table
+    prefix = own.shape[1] - grid[0] * grid[1]
+    before = _places(old, "patch_embed", "grid_size") or _square(table.shape[1] - prefix)
+    if prefix < 0 or table.shape[1] != prefix + before[0] * before[1]:
+        return table
+    return resample(table, before, grid, prefix)
+
+
+def _stretch_bias(key: str, table: Tensor, model: nn.Module, old: nn.Module | None) -> Tensor:
+    """A relative bias table (rows · columns, M) for the model's window.
+
+    timm's filter would do it too, but by an indexing that PyTorch gives up.
+    """
+    part = key.rpartition(".")[0]
+    window, before = (_places(m, part, "window_size") for m in (model, old))
+    own = model.state_dict()[key]
+    if window is None or table.shape == own.shape:
+        return table
+    offsets = (2 * window[0] - 1, 2 * window[1] - 1)
+    behind = len(own) - offsets[0] * offsets[1]  # BEiT's for the class token
+    count = len(table) - behind
+    had = _square(count) if before is None else (2 * before[0] - 1, 2 * before[1] - 1)
+    if behind < 0 or count != had[0] * had[1]:
+        return table
+    return torch.cat([resample(table[None, :count], had, offsets)[0], table[count:]])
+
+
+@torch.no_grad()
+def widen(state: dict[str, Tensor], model: nn.Module, key: str) -> list[str]:
+    """Puts a convolution's weight in front of zeros for the shifted views it did not see."""
+    own = model.state_dict()[key]
+    wide = torch.zeros_like(own)
+    wide[:, : state[key].shape[1]] = state[key]
+    state[key] = wide
+    return [f"SPT: {key} starts at zero for the shifted copies"]

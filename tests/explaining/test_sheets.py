@@ -1,0 +1,99 @@
+"""`smallvit explain`: sheets of real files from a real run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from smallvit.cli import app
+from smallvit.evaluation.calibration import softmax
+from smallvit.evaluation.measure import logits_of
+from smallvit.explaining.sheets import explain_files
+from smallvit.models import create_model
+from smallvit.runs import Run, RunConfig
+
+CLASSES = ("ash", "elm\x1b[31m", "oak")
+SHAPE = {"num_classes": 3, "image_size": (16, 24), "in_channels": 3}
+
+
+def make_run(folder: Path, name: str = "cct_2_3x2", **options: object) -> Run:
+    """A run that was never trained."""
+    data = {"classes": CLASSES, "image_size": (16, 24), "channels": 3, "fit": "letterbox"}
+    info = {
+        "data": data,
+        "mean": [0.4, 0.5, 0.6],
+        "std": [0.2, 0.25, 0.3],
+        "temperature": 0.5,
+        "model": {"name": name, **SHAPE, "options": options},
+    }
+    run = Run.create(folder, RunConfig(), info)
+    torch.manual_seed(0)
+    save_file(create_model(name, **SHAPE, **options).state_dict(), folder / "weights.safetensors")
+    return run
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    (folder / "more").mkdir(parents=True)
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (16, 24, 3), np.uint8)
+    Image.fromarray(pixels).save(folder / "one.png")
+    Image.fromarray(pixels[..., 0]).save(folder / "more" / "one.png")  # grey, of the same name
+    (folder / "empty.jpg").touch()
+    return folder
+
+
+def ask(*args: object):
+    return CliRunner().invoke(app, ["explain", *map(str, args)])
+
+
+def test_sheets(tmp_path: Path, images: Path) -> None:
+    run, out = make_run(tmp_path / "run"), tmp_path / "out"
+    found = list(explain_files(run, [images, images / "more"], out, device="cpu"))
+    assert [each.path.name for each in found] == ["empty.jpg", "one.png", "one.png"]
+    bad, one, grey = found
+    assert bad.error == "the file is empty"
+    assert bad.sheet is None
+    assert one.sheet == out / "one-explained.png"
+    assert grey.sheet == out / "one-2-explained.png"
+
+    pixels = np.asarray(Image.open(images / "one.png"))
+    logits = logits_of(
+        run.model(), pixels.transpose(2, 0, 1)[None], mean=run.mean, std=run.std, device="cpu"
+    )
+    chances = softmax(logits, 0.5)[0]
+    assert one.answer == CLASSES[chances.argmax()]
+    assert one.probability == pytest.approx(chances.max(), abs=1e-4)
+
+    sheet = np.asarray(Image.open(one.sheet))
+    large = pixels.repeat(8, 0).repeat(8, 1)
+    places = np.argwhere((sheet == large[0, 0]).all(2))
+    shown = [sheet[r : r + 128, c : c + 192] for r, c in places]
+    assert any(s.shape == large.shape and (s == large).all() for s in shown)  # as the model sees it
+    # Three tiles above and two heads below, all of one size.
+    assert sheet.shape[1] == 3 * (192 + 12) + 12
+    assert sheet.shape[0] > 2 * 128
+
+
+def test_command(tmp_path: Path, images: Path) -> None:
+    run, out = make_run(tmp_path / "run").folder, tmp_path / "out"
+    files = images / "one.png", images / "empty.jpg", images / "gone.png"
+    done = ask(run, *files, "--out", out, "--device", "cpu", "--class", "oak")
+    assert done.exit_code == 0, done.output
+    assert "a token sees 13×13 of 16×24 pixels" in done.stdout
+    assert "one.png: " in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "empty.jpg: the file is empty" in done.stderr
+    assert "gone.png: No such file" in done.stderr
+    assert [path.name for path in out.iterdir()] == ["one-explained.png"]
+
+    done = ask(run, files[1], "--out", out, "--device", "cpu")
+    assert done.exit_code == 2
+    assert "no image could be read" in done.stderr
+    done = ask(run, files[0], "--out", out, "--class", "fir")
+    assert "class is 'fir': run knows ash" in str(done.exception)
