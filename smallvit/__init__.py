@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smallvit.reporting import report
     from smallvit.runs import Run, RunConfig
     from smallvit.server import serve
-    from smallvit.training import resume, train
+    from smallvit.training.train import resume, train
 
 __version__ = "0.1.0"
 

@@ -14,7 +14,7 @@ import pytest
 from smallvit.data import read_image
 from smallvit.inference import Predictor
 from smallvit.runs import Run
-from smallvit.server import patience, serve
+from smallvit.server import timeouts, serve
 from smallvit.server.running import listen
 from tests.server.live import JPEG, Gate, process, served, started, until
 from tests.untrained import photo_bytes, untrained
@@ -98,7 +98,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_HEAD_SECONDS", 0.4)
+    monkeypatch.setattr(timeouts, "_HEAD_SECONDS", 0.4)
     gate = Gate()
     with served(gate.predictor) as address:
         host, _, port = address.removeprefix("http://").partition(":")

@@ -13,7 +13,7 @@ import torch
 from smallvit.data import load_data
 from smallvit.models.vit import ViT
 from smallvit.runs.folder import Run
-from smallvit.training import ending, resume, train
+from smallvit.training import finish, resume, train
 from smallvit.training.budget import Budget, plan_steps
 from smallvit.training.distributed import World
 from smallvit.training.log import Journal
@@ -104,7 +104,7 @@ def test_a_full_disk_does_not_end_the_training(source, tmp_path, monkeypatch, to
     config = tiny(source, "loop.every=2", "loop.checkpoint_seconds=0")
     plain = train(config, out=tmp_path / "plain", shown=False)
     with monkeypatch.context() as patch:
-        patch.setattr(ending, "save_checkpoint", full)
+        patch.setattr(finish, "save_checkpoint", full)
         run = train(config, out=tmp_path / "run", shown=False)
     assert "could not write a checkpoint" in told()
     assert "training goes on" in told()
@@ -113,14 +113,14 @@ def test_a_full_disk_does_not_end_the_training(source, tmp_path, monkeypatch, to
 
 def test_checkpoints_make_room_for_the_weights(source, tmp_path, monkeypatch, told):
     """Two files beside the checkpoints are too many."""
-    real = ending.write_tensors
+    real = finish.write_tensors
 
     def write(path, tensors, **metadata):
         if path.name == "last.safetensors" and (path.parent / "checkpoints").exists():
             full()
         real(path, tensors, **metadata)
 
-    monkeypatch.setattr(ending, "write_tensors", write)
+    monkeypatch.setattr(finish, "write_tensors", write)
     config = tiny(source, "loop.every=2", "loop.checkpoint_seconds=0")
     run = train(config, out=tmp_path / "run", shown=False)
     assert "removing checkpoints to make room" in told()
