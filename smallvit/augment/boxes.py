@@ -7,11 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from smallvit.augment.config import Range
 from smallvit.augment.memory import written
 from smallvit.augment.randomness import whole
-
-Range = tuple[float, float]
-Size = tuple[int, int]
+from smallvit.sizes import Size
 
 _ATTEMPTS = 10
 #: Uniform numbers that `draw_box` takes for one image.

@@ -3,14 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from smallvit.augment.boxes import Range, Size
-from smallvit.augment.geometry import Interpolation
-from smallvit.augment.mixing import Per
-from smallvit.augment.policies import Policy, auto_augment, rand_augment, trivial_augment
-
+Range = tuple[float, float]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "random"]
+Per = Literal["batch", "pair"]
 PolicyName = Literal["none", "rand", "trivial", "auto_cifar10", "auto_svhn", "auto_imagenet"]
 Fill = Literal["mean", "grey", "black"]
 EraseFill = Literal["const", "pixel"]
+PresetName = Literal[
+    "none", "spt_cifar", "spt_svhn", "spt_imagenet", "compact_cifar10", "compact_cifar100"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,27 +21,27 @@ class AugmentConfig:
     Attributes:
         padding: Padded crop: black pixels added on each side before a random window is cut out.
         resized_crop: Random resized crop instead: least and largest area, as a fraction.
-        aspect: Its least and largest width over height.
-        resize_interpolation: Of resized_crop; "random" draws bilinear or bicubic an image.
-        flip: Probability of changing left and right.
-        vertical_flip: Probability of changing top and bottom.
-        policy: RandAugment, TrivialAugment or one of AutoAugment's three.
-        magnitude: RandAugment's level, from 0 to 10.
-        magnitude_std: Its standard deviation.
-        layers: Operations that RandAugment chooses for an image, each applied half the time.
+        aspect: Least and largest width over height of the resized crop.
+        resize_interpolation: Of the resized crop; "random" draws bilinear or bicubic per image.
+        flip: Probability of a horizontal flip.
+        vertical_flip: Probability of a vertical flip.
+        policy: "rand" is RandAugment, "trivial" TrivialAugment, "auto_…" AutoAugment.
+        magnitude: Strength of RandAugment, from 0 to 10.
+        magnitude_std: Standard deviation of that strength.
+        layers: Operations that RandAugment chooses per image, each applied half the time.
         interpolation: Of the policy's shears, rotations and translations.
-        fill: The colour that they move in.
+        fill: Colour of what shears, rotations and translations leave empty.
         erasing: Probability of erasing a rectangle.
-        erasing_area: Its least and largest area, as a fraction.
+        erasing_area: Least and largest area of that rectangle, as a fraction.
         erasing_aspect: Its least width over height; the largest is one over it.
         erasing_fill: With the mean colour ("const") or normal noise ("pixel").
-        mixup: Mixup's α; 0 switches it off.
-        cutmix: CutMix's α; 0 switches it off.
+        mixup: α of Mixup; 0 switches it off.
+        cutmix: α of CutMix; 0 switches it off.
         mix_probability: How often a batch (or pair) is mixed.
         cutmix_share: How often that is CutMix where both are on.
-        mix_per: Whether the whole batch shares one λ and box, or the two images of a pair.
-        mix_group: Size of the groups of neighbours inside which partners are drawn; every
-            process's part of a batch must be made of whole groups.
+        mix_per: Whether λ and the box are drawn once per batch or once per pair of images.
+        mix_group: Size of the groups of neighbours inside which partners are drawn; the part of a
+            batch that a process takes must be made of whole groups.
         smoothing: Label smoothing.
     """
 
@@ -118,21 +119,6 @@ class AugmentConfig:
         """Whether images are mixed at all."""
         return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)
 
-    def make_policy(self, size: Size) -> Policy | None:
-        """The policy for images of that height and width."""
-        if self.policy == "none":
-            return None
-        if self.policy == "rand":
-            return rand_augment(
-                size,
-                magnitude=self.magnitude,
-                magnitude_std=self.magnitude_std,
-                layers=self.layers,
-            )
-        if self.policy == "trivial":
-            return trivial_augment(size)
-        return auto_augment(self.policy.removeprefix("auto_"), size)
-
 
 _SPT = AugmentConfig(
     padding=4,
@@ -157,7 +143,7 @@ _COMPACT = AugmentConfig(
 )
 
 #: What the papers' recipes do to images. (The SPT reference flips digits too.)
-PRESETS: dict[str, AugmentConfig] = {
+PRESETS: dict[PresetName, AugmentConfig] = {
     "none": AugmentConfig(),
     "spt_cifar": replace(_SPT, policy="auto_cifar10"),
     "spt_svhn": replace(_SPT, policy="auto_svhn", flip=0.0),

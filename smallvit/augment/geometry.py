@@ -1,15 +1,13 @@
 """Where pixels come from: flip, padded crop, resized crop and affine maps, image by image."""
 
-from typing import Literal
-
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from smallvit.augment.boxes import Box, Range, Size, draw_box
+from smallvit.augment.boxes import Box, draw_box
+from smallvit.augment.config import Interpolation, Range
 from smallvit.augment.memory import written
-
-Interpolation = Literal["nearest", "bilinear", "bicubic", "random"]
+from smallvit.sizes import Size
 
 _TAPS = {"nearest": (0,), "bilinear": (0, 1), "bicubic": (-1, 0, 1, 2), "random": (-1, 0, 1, 2)}
 

@@ -4,18 +4,18 @@ Partners are drawn inside fixed groups of the global batch, so that a process, o
 accumulated step, that holds whole groups needs nobody else's images.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from smallvit.augment.boxes import Box, Size, inside
+from smallvit.augment.boxes import Box, inside
+from smallvit.augment.config import Per
 from smallvit.augment.memory import written
 from smallvit.augment.randomness import whole
-
-Per = Literal["batch", "pair"]
+from smallvit.sizes import Size
 
 _QUANTILES = 1024
 #: Uniform numbers that `draw_mix` takes for one image.

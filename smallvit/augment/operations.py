@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from smallvit.augment import colour
-from smallvit.augment.geometry import Interpolation, affine
+from smallvit.augment.config import Interpolation
+from smallvit.augment.geometry import affine
 from smallvit.augment.memory import written
 
 _MAPS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from smallvit.augment.boxes import BOX_DRAWS, Size, draw_box, erase
+from smallvit.augment.boxes import BOX_DRAWS, draw_box, erase
 from smallvit.augment.colour import normalise
 from smallvit.augment.config import AugmentConfig
 from smallvit.augment.geometry import crop, draw_resized_crop, resized_crop
@@ -21,8 +21,9 @@ from smallvit.augment.mixing import (
     soft_targets,
 )
 from smallvit.augment.operations import operate, operate_by_groups
-from smallvit.augment.policies import PolicyTable, draw_policy, policy_table
+from smallvit.augment.policies import PolicyTable, draw_policy, make_policy, policy_table
 from smallvit.augment.randomness import normal, uniform, whole
+from smallvit.sizes import Size
 
 # The position whose numbers the whole batch shares, and the step before all others; neither is
 # ever an image's.
@@ -85,7 +86,7 @@ class Augmentation(nn.Module):
                 "and no standard deviation of 0"
             )
         self.config, self.image_size, self.num_classes = config, image_size, num_classes
-        self.policy = config.make_policy(image_size)
+        self.policy = make_policy(config, image_size)
         fills = {"mean": [255 * value for value in mean], "grey": [128.0] * len(mean)}
         fill = torch.tensor(fills.get(config.fill, [0.0] * len(mean)))
         numbers = len(mean) * image_size[0] * image_size[1]

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from smallvit.augment.boxes import Size
+from smallvit.augment.config import AugmentConfig
 from smallvit.augment.memory import written
 from smallvit.augment.operations import NUMBER
 from smallvit.augment.randomness import normal, whole
+from smallvit.sizes import Size
 
 
 class Choice(NamedTuple):
@@ -281,3 +282,19 @@ _AUTO_AUGMENT = {
         equalize 0.8 0  equalize 0.6 0
     """,
 }
+
+
+def make_policy(config: AugmentConfig, size: Size) -> Policy | None:
+    """The policy that a config names, for images of that height and width."""
+    if config.policy == "none":
+        return None
+    if config.policy == "rand":
+        return rand_augment(
+            size,
+            magnitude=config.magnitude,
+            magnitude_std=config.magnitude_std,
+            layers=config.layers,
+        )
+    if config.policy == "trivial":
+        return trivial_augment(size)
+    return auto_augment(config.policy.removeprefix("auto_"), size)

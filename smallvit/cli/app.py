@@ -15,8 +15,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"smallvit {smallvit.__version__}")
         raise typer.Exit
 
@@ -36,17 +36,7 @@ def options(
     logging.getLogger("smallvit").setLevel(level)
 
 
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="A folder of class folders (alone or below train/ val/ test/), a .csv, .parquet or "
-        ".npz file, or a name such as fashion-mini or cifar10.",
-    ),
-]
-
-
 def refusal(sentence: str) -> typer.Exit:
-    """Says what the user got wrong; to be raised."""
+    """Prints what the user got wrong, and returns what to raise."""
     typer.echo(f"smallvit: {sentence}", err=True)
     return typer.Exit(2)

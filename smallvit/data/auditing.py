@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 OVERRIDES = ("leaks", "conflicts", "unreadable", "case")
-"""Codes of errors that may be allowed: `--allow-leaks` and so on."""
+"""Codes of errors that may be allowed: `--allow leaks` and so on."""
 
 _ROWS = 40
 _COLOURS = {"error": "bold red", "warning": "yellow", "hint": "cyan"}

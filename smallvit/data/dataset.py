@@ -1,6 +1,5 @@
-"""`load_data`: from a specification to splits of images of one size."""
+"""`load_data`: from a specification to splits of images, and to images of one size."""
 
-import difflib
 import hashlib
 import logging
 import os
@@ -23,7 +22,7 @@ from smallvit.data.similar import families
 from smallvit.data.sources import find
 from smallvit.data.splits import assign, deal, hold_out
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
-from smallvit.text import counted, shown, some
+from smallvit.text import counted, nearest, shown, some
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +31,16 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Images of known classes, in splits, at one size.
+    """Images of known classes, in splits.
 
-    Nothing is decoded until `pixels` is asked for a split.
+    Nothing is decoded before `pixels`; images that do not share a size must be `sized` first.
 
     Attributes:
         source: The specification as it was given.
         classes: Their names; labels are places in this list.
         splits: train, val and test, as far as there are any.
         channels: Of every image, once decoded.
-        image_size: Height and width, once decoded.
+        chosen_size: Height and width of every image, once decoded; None if that is still open.
         fit: How images of other shapes come to that size.
         seed: Of the splits that were made.
         made: The shares of the splits that were made, by name; the others were given.
@@ -55,7 +54,7 @@ class Dataset:
     classes: tuple[str, ...]
     splits: Mapping[str, Items]
     channels: int
-    image_size: Size
+    chosen_size: Size | None = None
     fit: Fit = "letterbox"
     seed: int = 0
     made: Mapping[str, float] = field(default_factory=dict)
@@ -65,8 +64,36 @@ class Dataset:
     dropped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", as_size(self.image_size))
         check_fit(self.fit)
+
+    @cached_property
+    def shared_size(self) -> Size | None:
+        """The size that all readable images have; None if there are several."""
+        surveys = [items.survey for items in self.splits.values()]
+        sizes = np.concatenate([survey.sizes[survey.readable] for survey in surveys])
+        if not len(sizes) or (sizes != sizes[0]).any():
+            return None
+        return int(sizes[0, 0]), int(sizes[0, 1])
+
+    @property
+    def image_size(self) -> Size:
+        """Height and width of every image, once decoded: as chosen, or the one they share.
+
+        Raises:
+            ValueError: The images have several sizes, and none was chosen.
+        """
+        size = self.chosen_size or self.shared_size
+        if size is None:
+            raise ValueError(
+                f"the images of {shown(self.source)} have several sizes: choose one with "
+                "load_data(..., image_size=64) or dataset.sized(64); `smallvit train` and "
+                "smallvit.plan choose one themselves"
+            )
+        return size
+
+    def sized(self, image_size: int | Size, fit: Fit | None = None) -> "Dataset":
+        """The same with images of that size."""
+        return replace(self, chosen_size=as_size(image_size), fit=fit or self.fit)
 
     def split(self, name: str) -> Items:
         """The images of a split."""
@@ -208,7 +235,7 @@ class Dataset:
             raise ValueError(
                 f"{counted(len(failed), 'image')} of the {split} split cannot be read: "
                 f"{some(failed)}. Replace or remove them, or leave them out with "
-                "`--allow-unreadable` (Dataset.readable())"
+                "`--allow unreadable` (Dataset.readable())"
             )
 
 
@@ -235,8 +262,8 @@ def load_data(
             name: fashion-mini, mnist, fashion-mnist, cifar10, cifar100, svhn, flowers102
             (flowers102:1020, :2040 or :6552), tiny-imagenet. A folder that has such a name is
             written ./name.
-        image_size: One number, or (height, width). None takes the images' own size if they share
-            one of at most 128, and else 64.
+        image_size: One number, or (height, width). None takes the size that all images share;
+            if they have several, `Dataset.sized` chooses one later.
         fit: How other shapes come to that size: the whole image with bars (letterbox), the whole
             image squeezed (stretch), or its middle (crop).
         channels: 1 or 3 to have all images grey or coloured; None follows the images.
@@ -281,7 +308,7 @@ def load_data(
         classes=names,
         splits=MappingProxyType({name: pool.select(indices) for name, indices in places.items()}),
         channels=channels or _common_channels(survey),
-        image_size=_common_size(survey) if image_size is None else as_size(image_size),
+        chosen_size=None if image_size is None else as_size(image_size),
         fit=fit,
         seed=seed,
         made=MappingProxyType(made),
@@ -301,11 +328,9 @@ def _classes(
         raise ValueError(f"{shown(spec)} has several classes called {some(twice)}: rename them")
     unknown = sorted(set(found.labels) - set(names))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"{shown(spec)} has labels that are none of the {len(names)} classes "
-            f"({some(names, 6)}): {some(unknown)}{hint}"
+            f"({some(names, 6)}): {some(unknown)}{nearest(unknown[0], names)}"
         )
     return names
 
@@ -316,11 +341,3 @@ def _common_channels(survey: Survey) -> int:
     if not len(kinds):
         return 3
     return int(kinds.max())
-
-
-def _common_size(survey: Survey) -> Size:
-    """The size all images share, if it is small; otherwise one that trains in reasonable time."""
-    sizes = np.unique(survey.sizes[survey.readable], axis=0)
-    if len(sizes) == 1 and sizes.max() <= 128:
-        return int(sizes[0, 0]), int(sizes[0, 1])
-    return 64, 64
