@@ -7,6 +7,7 @@ line in `OPTIONS`.
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -122,7 +123,7 @@ class Command(TyperCommand):
         """Puts in what such an option means alone, unless a number follows it."""
         alone = {option.name: option.alone for option in OPTIONS if option.alone is not None}
         words = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip_longest(args, args[1:], fillvalue=""):
             words.append(word)
             if word in alone and following != alone[word] and not _is_number(following):
                 words.append(alone[word])

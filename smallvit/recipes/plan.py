@@ -102,7 +102,7 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
     choice = recipe.choose(facts)
     for addition in additions:
         choice = addition.adjust(choice, facts)
-    choice = choice.changed(choice.config.changed(requested))
+    choice = choice.overruled(requested)
     config, reasons = choice.config, dict(choice.reasons)
     if config.schedule.minutes is not None and config.schedule.steps is None:
         minutes = f"{config.schedule.minutes:g} minutes"
