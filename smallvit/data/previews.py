@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable
+from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +134,6 @@ def _short(name: str, limit: int = 22) -> str:
 
 
 def label_font(size: int) -> FreeTypeFont:
-    """A font with more than Latin letters; matplotlib brings one."""
-    import matplotlib
-
-    return truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+    """DejaVu Sans, which has the letters of many alphabets; `data/bundled` holds it."""
+    font = files("smallvit.data") / "bundled" / "DejaVuSans.ttf"
+    return truetype(BytesIO(font.read_bytes()), size)
