@@ -9,22 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from smallvit.data.auditing import OVERRIDES, Audit, audit, render
+    from smallvit.data.auditing import OVERRIDES, Audit, Finding
+    from smallvit.data.checks import audit
     from smallvit.data.dataset import Dataset, load_data
-    from smallvit.data.findings import Finding
     from smallvit.data.fit import FILL, Fit, fit_image
     from smallvit.data.images import UnreadableError, read_image, to_channels
     from smallvit.data.loader import Batch, Loader
     from smallvit.data.previews import preview
-    from smallvit.data.samples import Items
+    from smallvit.data.samples import Samples
     from smallvit.data.tensors import fit_tensor
 
 _HOMES = {
-    "auditing": ("OVERRIDES", "Audit", "audit", "render"),
+    "auditing": ("OVERRIDES", "Audit", "Finding"),
+    "checks": ("audit",),
     "dataset": ("Dataset", "load_data"),
-    "findings": ("Finding",),
     "fit": ("FILL", "Fit", "fit_image"),
-    "items": ("Items",),
+    "samples": ("Samples",),
     "loader": ("Batch", "Loader"),
     "images": ("UnreadableError", "read_image", "to_channels"),
     "previews": ("preview",),
@@ -39,8 +39,8 @@ __all__ = [
     "Dataset",
     "Finding",
     "Fit",
-    "Items",
     "Loader",
+    "Samples",
     "UnreadableError",
     "audit",
     "fit_image",
@@ -48,7 +48,6 @@ __all__ = [
     "load_data",
     "preview",
     "read_image",
-    "render",
     "to_channels",
 ]
 
