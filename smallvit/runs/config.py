@@ -15,9 +15,10 @@ from smallvit.config_io import (
     to_plain,
     write_yaml,
 )
-from smallvit.data.fit import Fit, Size
+from smallvit.data.fit import Fit
 from smallvit.devices import DeviceName
 from smallvit.losses.drloc import Mode
+from smallvit.sizes import Size
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Decay = Literal["matrices", "all"]
