@@ -5,8 +5,9 @@ shows what a model will see, and a `Loader` gives out batches. Names load on fir
 and fits images needs no PyTorch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallvit.extras import on_first_use
 
 if TYPE_CHECKING:
     from smallvit.data.auditing import OVERRIDES, Audit, Finding
@@ -18,18 +19,6 @@ if TYPE_CHECKING:
     from smallvit.data.previews import preview
     from smallvit.data.samples import Samples
     from smallvit.data.tensors import fit_tensor
-
-_HOMES = {
-    "auditing": ("OVERRIDES", "Audit", "Finding"),
-    "checks": ("audit",),
-    "dataset": ("Dataset", "load_data"),
-    "fit": ("FILL", "Fit", "fit_image"),
-    "samples": ("Samples",),
-    "loader": ("Batch", "Loader"),
-    "images": ("UnreadableError", "read_image", "to_channels"),
-    "previews": ("preview",),
-    "tensors": ("fit_tensor",),
-}
 
 __all__ = [
     "FILL",
@@ -51,9 +40,17 @@ __all__ = [
     "to_channels",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"smallvit.data.{home}"), name)
-    raise AttributeError(f"module 'smallvit.data' has no attribute {name!r}")
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "auditing": ("OVERRIDES", "Audit", "Finding"),
+        "checks": ("audit",),
+        "dataset": ("Dataset", "load_data"),
+        "fit": ("FILL", "Fit", "fit_image"),
+        "images": ("UnreadableError", "read_image", "to_channels"),
+        "loader": ("Batch", "Loader"),
+        "previews": ("preview",),
+        "samples": ("Samples",),
+        "tensors": ("fit_tensor",),
+    },
+)
