@@ -5,7 +5,7 @@ Importing this imports nothing heavy, so that the command's help can show `HELP`
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +26,20 @@ def split_name(text: str) -> str | None:
     name = text.strip().lower()
     name = _SPLIT_NAMES.get(name, name)
     return name if name in SPLITS else None
+
+
+def split_names(cells: Iterable[str], path: Path) -> list[str]:
+    """The split column of a file by our names; "" where a cell is empty."""
+    names = []
+    for number, cell in enumerate(cells, start=1):
+        name = split_name(cell) if cell else ""
+        if name is None:
+            raise ValueError(
+                f"row {number} of {shown(path)} has the split {shown(cell)!r}: allowed are train, "
+                "val (or valid), test, or nothing"
+            )
+        names.append(name)
+    return names
 
 
 class Form(NamedTuple):

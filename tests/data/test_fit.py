@@ -72,7 +72,7 @@ def test_bars_are_grey_and_in_the_middle() -> None:
     assert (fitted[20:] == FILL).all()
 
 
-def test_a_image_of_the_right_size_is_left_alone(photo: Path) -> None:
+def test_an_image_of_the_right_size_is_left_alone(photo: Path) -> None:
     image = read_image(photo)
     for fit in FITS:
         assert (fit_image(image, image.shape[:2], fit) == image).all()
