@@ -1,14 +1,20 @@
-"""Frozen dataclasses to plain data and back, with sentences for what does not fit."""
+"""Frozen dataclasses to plain data and back, with sentences for what does not fit.
 
-import difflib
+Plain data is a tree of dicts; a path such as optim.lr names a value in it, a partial tree holds
+only some of the values.
+"""
+
+import inspect
 import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
+
+from smallvit.text import nearest
 
 T = TypeVar("T")
 
@@ -47,13 +53,13 @@ def read_yaml(text: str, source: str = "the text") -> Any:
     """Plain data from YAML.
 
     Raises:
-        ValueError: It is no YAML; the message says where.
+        ValueError: It is not YAML; the message says where.
     """
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        told = " ".join(str(error).split())
-        raise ValueError(f"{source} is no YAML: {told}") from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{source} is not YAML: {reason}") from error
 
 
 def write_yaml(data: Mapping[str, Any]) -> str:
@@ -96,13 +102,8 @@ def check_keys(
     """Refuses keys that are not known, and names the nearest that is."""
     for key in data:
         if key not in known:
-            near = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {_join(path, near[0])!r}?"
-                if near
-                else f"it knows {', '.join(known)}"
-            )
-            raise ValueError(f"unknown key {_join(path, str(key))!r}; {hint}")
+            hint = nearest(str(key), known) or f"; known are {', '.join(known)}"
+            raise ValueError(f"unknown key {_join(path, str(key))!r}{hint}")
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -123,39 +124,82 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -
     return merged
 
 
-def overlaid(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Two partial trees as one; where both speak the second counts."""
-    both = dict(base)
-    for key, value in over.items():
-        old = both.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            value = overlaid(old, value)
-        both[key] = value
-    return both
+def overlaid(*trees: Mapping[str, Any]) -> dict[str, Any]:
+    """Partial trees as one; where several have a value the last counts."""
+    result: dict[str, Any] = {}
+    for tree in trees:
+        for key, value in tree.items():
+            old = result.get(key)
+            if isinstance(old, Mapping) and isinstance(value, Mapping):
+                value = overlaid(old, value)
+            result[key] = value
+    return result
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """A partial tree with one value."""
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def leaf(tree: Any, path: str) -> Any:
+    """The value at a path; None where a partial tree has none."""
+    for part in path.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
 
 
 def assignment(text: str) -> dict[str, Any]:
-    """`optim.lr=3e-4` as nested plain data."""
+    """`optim.lr=3e-4` as a partial tree."""
     path, equals, value = text.partition("=")
-    parts = path.strip().split(".")
-    if not equals or not all(parts):
-        raise ValueError(f"{text!r} is no assignment: write path=value, such as optim.lr=3e-4")
-    data: Any = read_yaml(value, f"the value of {path}")
-    for part in reversed(parts):
-        data = {part: data}
-    return dict(data)
+    if not equals or not all(path.strip().split(".")):
+        raise ValueError(f"{text!r} is not an assignment: write path=value, such as optim.lr=3e-4")
+    return nested(path.strip(), read_yaml(value, f"the value of {path}"))
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """What changed between two plain values, a phrase each."""
+    """What changed between two plain values, one phrase per change."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = list(dict.fromkeys([*old, *new]))
         return [
-            told
+            phrase
             for key in keys
-            for told in differences(old.get(key), new.get(key), _join(path, key))
+            for phrase in differences(old.get(key), new.get(key), _join(path, key))
         ]
     return [] if old == new else [f"{path} was {old!r} and is {new!r}"]
+
+
+class Field(NamedTuple):
+    """What a dataclass says about one of its fields.
+
+    Attributes:
+        kind: Its type.
+        default: Its default; None if there is none.
+        help: Its line in the class's docstring.
+    """
+
+    kind: Any
+    default: Any
+    help: str
+
+
+def field_at(cls: type, path: str) -> Field:
+    """The field that a path names in a tree of dataclasses."""
+    section, _, rest = path.partition(".")
+    kind = get_type_hints(cls)[section]
+    if rest:
+        return field_at(kind, rest)
+    item = next(item for item in fields(cls) if item.name == section)
+    default = None if item.default is MISSING else item.default
+    return Field(kind, default, _documented(cls)[section])
+
+
+def _documented(cls: type) -> dict[str, str]:
+    """The lines of the section `Attributes:` of a docstring, by name."""
+    _, _, section = (inspect.getdoc(cls) or "").partition("Attributes:\n")
+    lines = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in lines}
 
 
 def _join(path: str, key: str) -> str:
@@ -174,7 +218,8 @@ def _convert(kind: Any, value: Any, path: str) -> Any:
     if origin is Literal:
         if value not in get_args(kind):
             allowed = ", ".join(map(str, get_args(kind)))
-            raise ValueError(f"{path} is {value!r}: allowed are {allowed}")
+            verb = "are" if len(get_args(kind)) > 1 else "is"
+            raise ValueError(f"{path} is {value!r}: allowed {verb} {allowed}")
         return value
     if origin is tuple:
         return _convert_tuple(get_args(kind), value, path)
@@ -202,14 +247,14 @@ def _convert_scalar(kind: Any, value: Any, path: str) -> Any:
 def _convert_union(kinds: Sequence[Any], value: Any, path: str) -> Any:
     if value is None and type(None) in kinds:
         return None
-    told = []
+    reasons = []
     for kind in kinds:
         if kind is not type(None):
             try:
                 return _convert(kind, value, path)
             except ValueError as error:
-                told.append(str(error))
-    raise ValueError(told[-1])
+                reasons.append(str(error).removeprefix(f"{path} is {value!r}: "))
+    raise ValueError(f"{path} is {value!r}: {' or '.join(reasons)}")
 
 
 def _convert_tuple(kinds: Sequence[Any], value: Any, path: str) -> tuple[Any, ...]:

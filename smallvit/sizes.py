@@ -1,9 +1,10 @@
-"""Height and width of images and of grids of tokens, in this order."""
+"""Height and width of images and of grids of tokens, and the ways an image comes to a size."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, get_args
 
 Size = tuple[int, int]
+Fit = Literal["letterbox", "stretch", "crop"]
 
 
 def as_size(value: int | Iterable[int]) -> Size:
@@ -14,3 +15,9 @@ def as_size(value: int | Iterable[int]) -> Size:
             f"image_size is {value!r}: give one positive number, or two as (height, width)"
         )
     return int(sides[0]), int(sides[1])
+
+
+def check_fit(fit: str) -> None:
+    """Refuses a fit that does not exist."""
+    if fit not in get_args(Fit):
+        raise ValueError(f"fit is {fit!r}: allowed are {', '.join(get_args(Fit))}")

@@ -9,6 +9,9 @@ Per = Literal["batch", "pair"]
 PolicyName = Literal["none", "rand", "trivial", "auto_cifar10", "auto_svhn", "auto_imagenet"]
 Fill = Literal["mean", "grey", "black"]
 EraseFill = Literal["const", "pixel"]
+PresetName = Literal[
+    "none", "spt_cifar", "spt_svhn", "spt_imagenet", "compact_cifar10", "compact_cifar100"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +143,7 @@ _COMPACT = AugmentConfig(
 )
 
 #: What the papers' recipes do to images. (The SPT reference flips digits too.)
-PRESETS: dict[str, AugmentConfig] = {
+PRESETS: dict[PresetName, AugmentConfig] = {
     "none": AugmentConfig(),
     "spt_cifar": replace(_SPT, policy="auto_cifar10"),
     "spt_svhn": replace(_SPT, policy="auto_svhn", flip=0.0),

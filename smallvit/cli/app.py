@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 import smallvit
-from smallvit.data.sources import HELP
 
 app = typer.Typer(
     help="Vision transformers that learn from small datasets.",
@@ -16,8 +15,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"smallvit {smallvit.__version__}")
         raise typer.Exit
 
@@ -37,16 +36,7 @@ def options(
     logging.getLogger("smallvit").setLevel(level)
 
 
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help=f"{HELP[0].upper()}{HELP[1:]}.",
-    ),
-]
-
-
 def refusal(sentence: str) -> typer.Exit:
-    """Says what the user got wrong; to be raised."""
+    """Prints what the user got wrong, and returns what to raise."""
     typer.echo(f"smallvit: {sentence}", err=True)
     return typer.Exit(2)

@@ -3,11 +3,13 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smallvit.cli.app import Data, app
+from smallvit.augment.config import PresetName
+from smallvit.cli.app import app, refusal
+from smallvit.cli.options import AUDIT, requested, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,40 +19,11 @@ if TYPE_CHECKING:
 
     from smallvit.data import Audit, Dataset
 
-Augment = Literal[
-    "none", "spt_cifar", "spt_svhn", "spt_imagenet", "compact_cifar10", "compact_cifar100"
-]
-
 
 @app.command()
+@with_options(AUDIT)
 def audit(
-    data: Data,
-    image_size: Annotated[
-        int | None, typer.Option(help="Side of the images the model sees; chosen if left out.")
-    ] = None,
-    fit: Annotated[
-        Literal["letterbox", "stretch", "crop"],
-        typer.Option(help="How images of other shapes come to that size."),
-    ] = "letterbox",
-    val: Annotated[
-        float | None, typer.Option(help="Share held out for validation; 0 for none.")
-    ] = None,
-    test: Annotated[float | None, typer.Option(help="Share held out for the test.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the splits that are made.")] = 0,
-    root: Annotated[Path | None, typer.Option(help="Where named datasets lie.")] = None,
-    download: Annotated[bool, typer.Option(help="Fetch a named dataset that is missing.")] = False,
-    allow_leaks: Annotated[
-        bool, typer.Option(help="Images that stand in two splits are no error.")
-    ] = False,
-    allow_conflicts: Annotated[
-        bool, typer.Option(help="Equal images of different classes are no error.")
-    ] = False,
-    allow_unreadable: Annotated[
-        bool, typer.Option(help="Images that cannot be read are no error.")
-    ] = False,
-    allow_case: Annotated[
-        bool, typer.Option(help="Classes that differ only in case are no error.")
-    ] = False,
+    context: typer.Context,
     json: Annotated[
         Path | None, typer.Option(help="Write the audit to this file as JSON; - prints it.")
     ] = None,
@@ -59,8 +32,9 @@ def audit(
         typer.Option(help="Write a PNG of what the model sees, fitted and augmented."),
     ] = None,
     augment: Annotated[
-        Augment, typer.Option(help="The recipe whose augmentation the preview shows.")
+        PresetName, typer.Option(help="The recipe whose augmentation the preview shows.")
     ] = "spt_cifar",
+    **_: Any,
 ) -> None:
     """Say what is wrong with a dataset before anything is trained on it.
 
@@ -69,38 +43,27 @@ def audit(
     from rich.console import Console
 
     from smallvit.data import audit as run_audit
-    from smallvit.data import load_data
     from smallvit.data import preview as draw_preview
+    from smallvit.runs.config import RunConfig
+    from smallvit.runs.dataset import open_data
 
-    dataset = load_data(
-        data,
-        image_size=image_size,
-        fit=fit,
-        val=val,
-        test=test,
-        seed=seed,
-        root=root,
-        download=download,
-        progress=sys.stderr.isatty(),
-    )
-    found = run_audit(dataset)
+    config = RunConfig().changed(requested(context)).data
+    if not config.source:
+        raise refusal("which data? Give DATA")
+    # What is allowed is audited all the same.
+    dataset = open_data(replace(config, allow=()), progress=sys.stderr.isatty())
+    result = run_audit(dataset)
     if json == Path("-"):
-        typer.echo(found.to_json())
+        typer.echo(result.to_json())
     else:
-        Console().print(_render(found))
+        Console().print(_render(result))
         if json is not None:
-            json.write_text(found.to_json() + "\n")
+            json.write_text(result.to_json() + "\n")
     if preview is not None:
-        augmenter = _augmenter(dataset, augment, mirrored=not found.flips_matter)
-        draw_preview(dataset, preview, augment=augmenter)
+        dataset = _as_trained(dataset, result)
+        draw_preview(dataset, preview, augment=_augmenter(dataset, augment, result))
         typer.echo(f"wrote {preview}", err=True)
-    choices = {
-        "leaks": allow_leaks,
-        "conflicts": allow_conflicts,
-        "unreadable": allow_unreadable,
-        "case": allow_case,
-    }
-    if found.errors([code for code, allowed in choices.items() if allowed]):
+    if result.errors(config.allow):
         raise typer.Exit(1)
 
 
@@ -131,8 +94,18 @@ def cache(
     typer.echo(f"{len(entries)} entries in {store.directory()}")
 
 
+def _as_trained(dataset: "Dataset", result: "Audit") -> "Dataset":
+    """The dataset at the requested size, or else the one that the recipe auto chooses."""
+    from smallvit.devices import choose_device
+    from smallvit.recipes import RECIPES, Facts
+
+    facts = Facts.of(dataset, result, choose_device("auto").type)
+    size = RECIPES["auto"].choose(facts).config.data.image_size
+    return dataset if size is None else dataset.sized(size)
+
+
 def _augmenter(
-    dataset: "Dataset", preset: str, *, mirrored: bool
+    dataset: "Dataset", preset: PresetName, result: "Audit"
 ) -> "Callable[[Tensor, Tensor], Tensor] | None":
     """A recipe's crop, flip (where it is harmless) and policy."""
     if preset == "none":
@@ -142,7 +115,7 @@ def _augmenter(
     from smallvit.augment import PRESETS, Augmentation
 
     config = PRESETS[preset]
-    if not mirrored:
+    if result.flips_matter:
         config = replace(config, flip=0.0)
     mean, std = dataset.readable().statistics
     classes = len(dataset.classes)

@@ -18,7 +18,7 @@ from smallvit.text import shown, some
 Level = Literal["error", "warning", "hint"]
 
 OVERRIDES = ("leaks", "conflicts", "unreadable", "case")
-"""Codes of errors that may be allowed: `--allow-leaks` and so on."""
+"""Codes of errors that may be allowed: `--allow leaks` and so on."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ def _unreadable(view: View) -> Iterator[Finding]:
             level="error",
             code="unreadable",
             message=f"{counted(len(items), 'file')} cannot be read: {_examples(items)}. "
-            "Replace or remove them, or leave them out with --allow-unreadable.",
+            "Replace or remove them, or leave them out with --allow unreadable.",
             items=items,
         )
 
@@ -56,7 +56,7 @@ def _leaks(view: View) -> Iterator[Finding]:
     todo = (
         "The splits are a published benchmark's and stay as they are."
         if view.dataset.official
-        else "Remove them from all splits but one, or go on with --allow-leaks."
+        else "Remove them from all splits but one, or go on with --allow leaks."
     )
     if groups := view.crossing(view.copies):
         items = view.groups(groups)
@@ -92,7 +92,7 @@ def _conflicts(view: View) -> Iterator[Finding]:
                 code="conflicts" if how == "identical" else "near-conflicts",
                 message=f"{counted(len(items), 'group')} of {how} images with different "
                 f"labels: {_examples(items)}. Decide which is right"
-                + (", or go on with --allow-conflicts." if level == "error" else "."),
+                + (", or go on with --allow conflicts." if level == "error" else "."),
                 items=items,
             )
 
@@ -133,7 +133,7 @@ def _classes(view: View) -> Iterator[Finding]:
             level="error",
             code="case",
             message=f"classes differ only in case or in how an accent is written: "
-            f"{_examples(alike)}. Join them into one, or go on with --allow-case if they are "
+            f"{_examples(alike)}. Join them into one, or go on with --allow case if they are "
             "meant to differ.",
             items=alike,
         )

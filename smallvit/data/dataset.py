@@ -1,4 +1,4 @@
-"""`load_data`: from a specification to splits of images of one size."""
+"""`load_data`: from a specification to splits of images, and to images of one size."""
 
 import hashlib
 import logging
@@ -14,7 +14,7 @@ from jaxtyping import Int64, UInt8
 from PIL import __version__ as pillow
 
 from smallvit.data import cache
-from smallvit.data.fit import FILL, Fit, check_fit, fit_image
+from smallvit.data.fit import FILL, fit_image
 from smallvit.data.images import UnreadableError
 from smallvit.data.parallel import spread
 from smallvit.data.samples import Samples, Source, class_order
@@ -22,7 +22,7 @@ from smallvit.data.similar import families
 from smallvit.data.sources import SPLITS, find
 from smallvit.data.splits import assign, deal, hold_out
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
-from smallvit.sizes import Size, as_size
+from smallvit.sizes import Fit, Size, as_size, check_fit
 from smallvit.text import counted, nearest, shown, some
 
 logger = logging.getLogger(__name__)
@@ -32,16 +32,16 @@ _VERSION = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Images of known classes, in splits, at one size.
+    """Images of known classes, in splits.
 
-    Nothing is decoded until `pixels` is called.
+    Nothing is decoded before `pixels`; images that do not share a size must be `sized` first.
 
     Attributes:
         source: The folder, file or name it was loaded from.
         classes: Their names; labels are indices of this list.
         splits: Those of train, val and test that there are.
         channels: Channels of every decoded image.
-        image_size: Height and width of every decoded image.
+        chosen_size: Height and width of every decoded image; None if that is still open.
         fit: How images of other shapes come to that size.
         seed: Seed of the splits that were held out.
         held_out: The shares of the splits that were held out of the training images, by name; the
@@ -56,7 +56,7 @@ class Dataset:
     classes: tuple[str, ...]
     splits: Mapping[str, Samples]
     channels: int
-    image_size: Size
+    chosen_size: Size | None = None
     fit: Fit = "letterbox"
     seed: int = 0
     held_out: Mapping[str, float] = field(default_factory=dict)
@@ -66,8 +66,36 @@ class Dataset:
     dropped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", as_size(self.image_size))
         check_fit(self.fit)
+
+    @cached_property
+    def shared_size(self) -> Size | None:
+        """The size that all readable images have; None if there are several."""
+        surveys = [samples.survey for samples in self.splits.values()]
+        sizes = np.concatenate([survey.sizes[survey.readable] for survey in surveys])
+        if not len(sizes) or (sizes != sizes[0]).any():
+            return None
+        return int(sizes[0, 0]), int(sizes[0, 1])
+
+    @property
+    def image_size(self) -> Size:
+        """Height and width of every image, once decoded: as chosen, or the one they share.
+
+        Raises:
+            ValueError: The images have several sizes, and none was chosen.
+        """
+        size = self.chosen_size or self.shared_size
+        if size is None:
+            raise ValueError(
+                f"the images of {shown(self.source)} have several sizes: choose one with "
+                "load_data(..., image_size=64) or dataset.sized(64); `smallvit train` and "
+                "smallvit.plan choose one themselves"
+            )
+        return size
+
+    def sized(self, image_size: int | Size, fit: Fit | None = None) -> "Dataset":
+        """The same with images of that size."""
+        return replace(self, chosen_size=as_size(image_size), fit=fit or self.fit)
 
     def split(self, name: str) -> Samples:
         """The images of a split."""
@@ -211,7 +239,7 @@ class Dataset:
             raise ValueError(
                 f"{counted(len(failed), 'image')} of the {split} split cannot be read: "
                 f"{some(failed)}. Replace or remove them, or leave them out with "
-                "`--allow-unreadable` (Dataset.readable())"
+                "`--allow unreadable` (Dataset.readable())"
             )
 
 
@@ -234,8 +262,8 @@ def load_data(
     Args:
         spec: A folder of images, a table of paths, an .npz file or the name of a public dataset;
             `smallvit.data.sources` lists the forms, `smallvit.data.named` the names.
-        image_size: One number, or (height, width). None takes the images' own size if they share
-            one of at most 128, and else 64.
+        image_size: One number, or (height, width). None takes the size that all images share;
+            if they have several, `Dataset.sized` chooses one later.
         fit: How other shapes come to that size: the whole image with bars (letterbox), the whole
             image squeezed (stretch), or its middle (crop).
         channels: 1 or 3 to have all images grey or coloured; None follows the images.
@@ -280,7 +308,7 @@ def load_data(
         classes=names,
         splits=MappingProxyType({name: pool.select(each) for name, each in indices.items()}),
         channels=channels or _common_channels(survey),
-        image_size=_common_size(survey) if image_size is None else as_size(image_size),
+        chosen_size=None if image_size is None else as_size(image_size),
         fit=fit,
         seed=seed,
         held_out=MappingProxyType(held_out),
@@ -313,11 +341,3 @@ def _common_channels(survey: Survey) -> int:
     if not len(kinds):
         return 3
     return int(kinds.max())
-
-
-def _common_size(survey: Survey) -> Size:
-    """The size all images share, if it is small; otherwise one that trains in reasonable time."""
-    sizes = np.unique(survey.sizes[survey.readable], axis=0)
-    if len(sizes) == 1 and sizes.max() <= 128:
-        return int(sizes[0, 0]), int(sizes[0, 1])
-    return 64, 64

@@ -6,16 +6,14 @@ filter ("bilinear"); `fit_tensor`, in `smallvit.data.tensors`, gives the same by
 operations, so that an exported model can carry it. Importing this needs no PyTorch.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
 from smallvit.data.images import Decoded, as_array
-from smallvit.sizes import Size
-
-Fit = Literal["letterbox", "stretch", "crop"]
+from smallvit.sizes import Fit, Size, check_fit
 
 FILL = 128
 """The grey of letterbox bars: the middle of the range, near zero once images are normalised."""
@@ -33,12 +31,6 @@ class Placement(NamedTuple):
     box: tuple[int, int, int, int]
     inner: Size
     offset: Size
-
-
-def check_fit(fit: str) -> None:
-    """Refuses a fit that does not exist."""
-    if fit not in get_args(Fit):
-        raise ValueError(f"fit is {fit!r}: allowed are {', '.join(get_args(Fit))}")
 
 
 def place(height: int, width: int, size: Size, fit: Fit) -> Placement:

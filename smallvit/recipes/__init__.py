@@ -1,6 +1,6 @@
 """From facts about the data to a config, with reasons."""
 
 from smallvit.recipes.plan import Plan, plan
-from smallvit.recipes.recipes import RECIPES, Facts, demo
+from smallvit.recipes.recipes import ADDITIONS, RECIPES, Addition, Choice, Facts, Recipe
 
-__all__ = ["RECIPES", "Facts", "Plan", "demo", "plan"]
+__all__ = ["ADDITIONS", "RECIPES", "Addition", "Choice", "Facts", "Plan", "Recipe", "plan"]

@@ -1,17 +1,17 @@
 """`plan`: from data and wishes to a whole config."""
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from smallvit.config_io import merge
+from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
 from smallvit.models.registry import parse_name
-from smallvit.recipes.recipes import RECIPES, Facts, drloc_weight, fine_tuned
-from smallvit.runs.config import DataConfig, ModelConfig, RunConfig
+from smallvit.recipes.recipes import ADDITIONS, RECIPES, Facts
+from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
+from smallvit.text import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,33 +20,33 @@ class Plan:
 
     Attributes:
         config: What `train` takes.
-        dataset: The data, loaded.
-        found: Its audit.
-        reasons: A line each.
+        dataset: The data, loaded and sized.
+        audit: Its audit.
+        reasons: Why values were chosen, by their config paths; nothing about values that were
+            given.
     """
 
     config: RunConfig
     dataset: Dataset
-    found: Audit
-    reasons: tuple[str, ...]
+    audit: Audit
+    reasons: Mapping[str, str]
 
 
 def plan(
-    data: str,
+    data: str | None = None,
     *,
-    recipe: str = "auto",
+    recipe: str | None = None,
     model: str | None = None,
     epochs: float | None = None,
     minutes: float | None = None,
     pretrained: str | None = None,
-    drloc: float | bool = False,
-    seed: int = 0,
-    options: DataConfig | None = None,
-    device: DeviceName = "auto",
+    drloc: float | Literal["auto"] | None = None,
+    seed: int | None = None,
+    device: DeviceName | None = None,
     changes: Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> Plan:
-    """Looks at the data and decides everything that is not said.
+    """Looks at the data and decides everything that is not given.
 
     Args:
         data: Folder, table, .npz file or name.
@@ -55,65 +55,62 @@ def plan(
         epochs: Passes over the training images instead of the recipe's.
         minutes: A budget of time instead.
         pretrained: A run folder, a checkpoint or a name of timm to start from.
-        drloc: λ of dense relative localization, or True for the model's usual one.
-        seed: Of weights, order and augmentation.
-        options: How the data is read; its source is `data`.
+        drloc: λ of dense relative localization, or "auto" for the model's usual one.
+        seed: Of weights, order, augmentation and splits.
         device: Where it will be trained.
-        changes: Parts of a config, which go before everything else.
+        changes: A partial config, such as {"data": {"image_size": 96}}; it goes before the
+            arguments above.
         progress: Whether to show a bar while reading.
 
     Raises:
         ValueError: Something is unknown or does not fit.
     """
-    if recipe not in RECIPES:
-        near = difflib.get_close_matches(recipe, RECIPES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no recipe {recipe!r}, but {', '.join(RECIPES)}{hint}")
-    if epochs is not None and minutes is not None:
-        raise ValueError("give epochs or minutes, not both")
-    changes = dict(changes or {})
-    wanted = replace(options or DataConfig(), source=data)
-    if recipe in ("spt-lsa", "compact") and wanted.val is None and not pretrained:
-        wanted = replace(wanted, val=0.0)  # the papers train on all images
-    wanted = _data_config(wanted, changes)
-    dataset = open_data(wanted, progress=progress)
-    found = audit(dataset)
-    facts = Facts.of(dataset, found, choose_device(device).type)
-    config, reasons = RECIPES[recipe](facts)
-    if pretrained:
-        config, reasons = fine_tuned(config, facts, pretrained, model)
-    elif model and model != "auto":
-        config = replace(config, model=ModelConfig(name=model))
-        reasons = [line for line in reasons if not line.startswith("model ")]
-    if recipe == "drloc" or drloc:
-        weight = drloc_weight(config.model.name) if isinstance(drloc, bool) else float(drloc)
-        config = replace(config, loss=replace(config.loss, drloc=weight))
-    schedule = config.schedule
-    if epochs is not None:
-        schedule = replace(schedule, epochs=epochs, steps=None)
-    if minutes is not None:
-        schedule = replace(schedule, minutes=minutes, steps=None)
-        reasons.append(f"as many steps as fit into {minutes:g} minutes")
-    config = replace(
-        config,
-        recipe=recipe,
-        seed=seed,
-        data=wanted,
-        schedule=schedule,
-        loop=replace(config.loop, device=device),
-    )
-    config = RunConfig.from_dict(merge(config.to_dict(), changes))
+    arguments = {
+        "data.source": data,
+        "recipe": recipe,
+        "model.name": model,
+        "schedule.epochs": epochs,
+        "schedule.minutes": minutes,
+        "model.pretrained": pretrained,
+        "loss.drloc": drloc,
+        "seed": seed,
+        "data.seed": seed,
+        "loop.device": device,
+    }
+    trees = [nested(path, value) for path, value in arguments.items() if value is not None]
+    requested = layered(overlaid(*trees), changes or {})
+    if leaf(requested, "model.name") == "auto":
+        del requested["model"]["name"]
+    name = leaf(requested, "recipe") or "auto"
+    if name not in RECIPES:
+        known = ", ".join(RECIPES)
+        raise ValueError(f"there is no recipe {name!r}, but {known}{nearest(name, RECIPES)}")
+    if not RunConfig().changed(requested).data.source:
+        raise ValueError("what shall be trained on? Give DATA, or data.source in a config file")
+    return _choose(name, requested, progress)
+
+
+def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
+    """What a recipe chooses for the data, and in its place what is requested."""
+    recipe = RECIPES[name]
+    additions = [each for path, each in ADDITIONS.items() if leaf(requested, path) is not None]
+    before = overlaid(recipe.data, *(addition.data for addition in additions))
+    requested = layered({"recipe": name, "data": before}, requested)
+    dataset = open_data(RunConfig().changed(requested).data, progress=progress)
+    result = audit(dataset)
+    facts = Facts.of(dataset, result, choose_device(leaf(requested, "loop.device") or "auto").type)
+    choice = recipe.choose(facts)
+    for addition in additions:
+        choice = addition.adjust(choice, facts)
+    choice = choice.changed(choice.config.changed(requested))
+    config, reasons = choice.config, dict(choice.reasons)
+    if config.schedule.minutes is not None and config.schedule.steps is None:
+        minutes = f"{config.schedule.minutes:g} minutes"
+        reasons["schedule.minutes"] = f"as many steps as fit into {minutes}"
     _check_model(config)
-    return Plan(config=config, dataset=dataset, found=found, reasons=tuple(reasons))
-
-
-def _data_config(options: DataConfig, changes: dict[str, Any]) -> DataConfig:
-    """The data's part of the changes, before the data is read."""
-    part = changes.get("data")
-    if not isinstance(part, Mapping):
-        return options
-    whole = merge(RunConfig(data=options).to_dict(), {"data": part})
-    return RunConfig.from_dict(whole).data
+    if config.data.image_size is not None:
+        dataset = dataset.sized(config.data.image_size)
+    return Plan(config=config, dataset=dataset, audit=result, reasons=reasons)
 
 
 def _check_model(config: RunConfig) -> None:

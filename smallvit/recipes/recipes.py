@@ -1,15 +1,18 @@
 """Recipes: functions from facts about the data to a config. Each docstring is a claim."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from smallvit.augment import PRESETS, AugmentConfig
+from smallvit.augment.config import PRESETS, AugmentConfig, PresetName
+from smallvit.config_io import leaf
 from smallvit.data import Audit, Dataset
 from smallvit.runs.config import (
+    BUDGET,
     DataConfig,
     LoopConfig,
     LossConfig,
@@ -18,8 +21,11 @@ from smallvit.runs.config import (
     RunConfig,
     ScheduleConfig,
 )
+from smallvit.sizes import Size
 
 _SMALL = 40  # pixels up to which images are thumbnails, such as digits and CIFAR's
+_OWN_SIZE = 128  # pixels up to which images that share a size keep it
+_SIZE = 64  # pixels of all others
 _IMBALANCE = 10
 
 
@@ -29,10 +35,11 @@ class Facts:
 
     Attributes:
         source: Name of the data.
-        images: Training images.
-        classes: Classes.
-        side: The longer side of the images.
-        channels: Their channels.
+        images: Number of training images.
+        classes: Number of classes.
+        requested_size: Height and width that the user requests; None leaves it to the recipe.
+        shared_size: Height and width that all images have; None if there are several.
+        channels: Channels of the images.
         device: cpu, cuda or mps.
         mirrored: Whether a mirrored image keeps its class.
         imbalance: Images of the largest class over those of the smallest.
@@ -41,36 +48,102 @@ class Facts:
     source: str
     images: int
     classes: int
-    side: int
+    requested_size: Size | None
+    shared_size: Size | None
     channels: int
     device: str
     mirrored: bool
     imbalance: float
 
     @classmethod
-    def of(cls, dataset: Dataset, found: Audit, device: str) -> "Facts":
+    def of(cls, dataset: Dataset, audit: Audit, device: str) -> "Facts":
         """From the data and its audit."""
         counts = np.bincount(dataset.labels("train"), minlength=len(dataset.classes))
         return cls(
             source=Path(dataset.source).name.lower(),
             images=len(dataset.split("train")),
             classes=len(dataset.classes),
-            side=max(dataset.image_size),
+            requested_size=dataset.chosen_size,
+            shared_size=dataset.shared_size,
             channels=dataset.channels,
             device=device,
-            mirrored=not found.flips_matter,
+            mirrored=not audit.flips_matter,
             imbalance=float(counts.max() / max(counts.min(), 1)),
         )
 
+    @property
+    def size(self) -> Size:
+        """Height and width of the images that the model will see."""
+        small = self.shared_size is not None and max(self.shared_size) <= _OWN_SIZE
+        return self.requested_size or (self.shared_size if small else None) or (_SIZE, _SIZE)
 
-Made = tuple[RunConfig, list[str]]
+    @property
+    def side(self) -> int:
+        """The longer side of these images."""
+        return max(self.size)
 
 
-def auto(facts: Facts) -> Made:
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why.
+
+    Attributes:
+        config: The config.
+        reasons: A sentence for each of the config paths that need one; a key may hold several
+            paths, separated by spaces.
+    """
+
+    config: RunConfig
+    reasons: Mapping[str, str]
+
+    def changed(self, config: RunConfig, reasons: Mapping[str, str] | None = None) -> "Choice":
+        """Another config; a reason stays as long as all values that it explains do."""
+        old, new = self.config.to_dict(), config.to_dict()
+        kept = {
+            paths: reason
+            for paths, reason in self.reasons.items()
+            if all(leaf(old, path) == leaf(new, path) for path in _joined(paths))
+        }
+        return Choice(config, {**kept, **(reasons or {})})
+
+
+def _joined(paths: str) -> set[str]:
+    """The paths of a reason; each way to say how long a run trains stands for all of them."""
+    listed = set(paths.split())
+    return listed | set(BUDGET) if listed & set(BUDGET) else listed
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A way to choose everything that is not given.
+
+    Attributes:
+        choose: From facts to a choice.
+        data: Settings of `data` that must be known before the data is read.
+    """
+
+    choose: Callable[[Facts], Choice]
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Addition:
+    """What setting one value changes in the choice of any recipe.
+
+    Attributes:
+        adjust: From a recipe's choice to another.
+        data: Settings of `data` that go before the recipe's.
+    """
+
+    adjust: Callable[[Choice, Facts], Choice]
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def auto(facts: Facts) -> Choice:
     """Compact transformers with a budget that the device can pay.
 
-    Claim: 750 photos of ten classes from scratch on two CPU cores, 8.5 minutes a fold, 81.6 % over
-    five folds, one seed (docs/results.md). What it chooses on a GPU has not been measured yet.
+    Claim: 750 photos of ten classes from scratch on two CPU cores, 8.5 minutes per fold, 81.6 %
+    over five folds, one seed (docs/results.md). What it chooses on a GPU has not been measured yet.
     """
     on_gpu = facts.device != "cpu"
     small = facts.side <= _SMALL
@@ -78,13 +151,14 @@ def auto(facts: Facts) -> Made:
         name = "cct_7_3x1" if small else "cct_7_7x2"
     else:
         name = "cct_2_3x2" if small else "cct_4_7x2"
-    seen = 6e6 if on_gpu else (1.8e5 if small else 1.8e5 * min(1.0, (64 / facts.side) ** 2))
+    budget = 6e6 if on_gpu else (1.8e5 if small else 1.8e5 * min(1.0, (64 / facts.side) ** 2))
     least, most = (60, 600) if on_gpu else (20, 300)
-    epochs = float(round(min(max(seen / facts.images, least), most)))
+    epochs = float(round(min(max(budget / facts.images, least), most)))
     batch = 32 if facts.images < 8_000 else 64 if facts.images < 20_000 else 128
     batch = min(batch, max(facts.images // 8 * 8, 1))
     steps = epochs * (facts.images // batch)
     config = RunConfig(
+        data=DataConfig(image_size=facts.size),
         model=ModelConfig(name=name),
         augment=_augment(facts, batch),
         loss=LossConfig(balanced=facts.imbalance >= _IMBALANCE),
@@ -94,20 +168,30 @@ def auto(facts: Facts) -> Made:
         schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
         loop=LoopConfig(batch_size=batch),
     )
-    where = "a GPU" if on_gpu else "a CPU"
-    reasons = [
-        f"model {name}: the convolutional tokenizer learns most from few images; this size for "
-        f"images of {facts.side} pixels on {where}",
-        f"{epochs:g} epochs of {facts.images:,} images in batches of {batch}: small sets need "
-        "many passes and small batches",
-        _told_augment(config.augment, facts),
-    ]
+    reasons = {
+        **_size_reason(facts),
+        "model.name": f"model {name}: the convolutional tokenizer learns most from few images; "
+        f"this size for images of {facts.side} pixels on a {'GPU' if on_gpu else 'CPU'}",
+        "schedule.epochs loop.batch_size": f"{epochs:g} epochs of {facts.images:,} images in "
+        f"batches of {batch}: small sets need many passes and small batches",
+        "augment": _augment_reason(config.augment, facts),
+    }
     if config.loss.balanced:
-        reasons.append(
+        reasons["loss.balanced"] = (
             f"balanced loss: the largest class has {facts.imbalance:.0f} times the images of the "
             "smallest"
         )
-    return config, reasons
+    return Choice(config, reasons)
+
+
+def _size_reason(facts: Facts) -> dict[str, str]:
+    if facts.requested_size:
+        return {}
+    height, width = facts.size
+    why = "their sizes differ" if facts.shared_size is None else "they are larger than needed"
+    if facts.size == facts.shared_size:
+        why = "the size they have"
+    return {"data.image_size": f"images of {height}×{width} pixels: {why}"}
 
 
 def _augment(facts: Facts, batch: int) -> AugmentConfig:
@@ -129,7 +213,7 @@ def _augment(facts: Facts, batch: int) -> AugmentConfig:
     )
 
 
-def _told_augment(config: AugmentConfig, facts: Facts) -> str:
+def _augment_reason(config: AugmentConfig, facts: Facts) -> str:
     parts = ["crops"]
     if config.flip:
         parts.append("mirroring")
@@ -143,35 +227,38 @@ def _told_augment(config: AugmentConfig, facts: Facts) -> str:
     return f"augmentation: {', '.join(parts)}{why}"
 
 
-def spt_lsa(facts: Facts) -> Made:
+def spt_lsa(facts: Facts) -> Choice:
     """The recipe of "Vision Transformer for Small-Size Datasets" (2112.13492), as it really ran.
 
-    Its "100 epochs" are 300 passes: three a sampler's epoch. Claim: vit_9_p4+spt+lsa on CIFAR-100,
-    76.2 % in 9 minutes on one H200, one seed; 76.92 % in the paper (docs/results.md).
+    Its "100 epochs" are 300 passes: three per epoch of its sampler. Claim: vit_9_p4+spt+lsa on
+    CIFAR-100, 76.2 % in 9 minutes on one H200, one seed; 76.92 % in the paper (docs/results.md).
     """
     name = "vit_9_p4+spt+lsa" if facts.side <= _SMALL else "vit_9_p8+spt+lsa"
-    policies = {"svhn": "spt_svhn", "tiny-imagenet": "spt_imagenet"}
+    policies: dict[str, PresetName] = {"svhn": "spt_svhn", "tiny-imagenet": "spt_imagenet"}
     batch = _batch(facts, 128)
     steps = 100 * (3 * facts.images // batch)
     config = RunConfig(
+        data=DataConfig(image_size=facts.size),
         model=ModelConfig(name=name),
         augment=PRESETS[policies.get(facts.source, "spt_cifar")],
         optim=OptimConfig(lr=3e-3, weight_decay=0.05, decay="all"),
         schedule=ScheduleConfig(epochs=300.0, steps=steps, warmup=0.1),
         loop=LoopConfig(batch_size=batch),
     )
-    reasons = [
-        f"{steps:,} steps of {batch}, {steps * batch:,} images seen: the paper's 100 epochs are "
-        "300 passes",
-        "learning rate 3e-3: the released default of 1e-3 does not reproduce its ViT",
-        "weight decay on everything, constant stochastic depth, AutoAugment, as released",
-    ]
+    reasons = {
+        **_size_reason(facts),
+        "schedule.steps loop.batch_size": f"{steps:,} steps of {batch}, {steps * batch:,} images "
+        "seen: the paper's 100 epochs are 300 passes",
+        "optim.lr": "learning rate 3e-3: the released default of 1e-3 does not reproduce its ViT",
+        "optim.decay model.name augment": "weight decay on everything, constant stochastic depth, "
+        "AutoAugment, as released",
+    }
     if config.augment.flip and not facts.mirrored:
-        reasons.append("mirroring as in the paper, though the audit says it matters here")
-    return config, reasons
+        reasons["augment.flip"] = "mirroring as in the paper, though the audit says it matters here"
+    return Choice(config, reasons)
 
 
-def compact(facts: Facts) -> Made:
+def compact(facts: Facts) -> Choice:
     """The CIFAR recipe of "Escaping the Big Data Paradigm with Compact Transformers" (2104.05704).
 
     300 epochs and 10 at the lowest rate. Claim: cct_7_3x1 on CIFAR-100, 80.92 % in the paper; a
@@ -181,6 +268,7 @@ def compact(facts: Facts) -> Made:
     small = facts.side <= _SMALL
     batch = _batch(facts, 128)
     config = RunConfig(
+        data=DataConfig(image_size=facts.size),
         model=ModelConfig(name="cct_7_3x1" if small else "cct_7_7x2"),
         augment=PRESETS["compact_cifar100" if hundred else "compact_cifar10"],
         optim=OptimConfig(lr=6e-4 if hundred else 5.5e-4, weight_decay=0.06),
@@ -195,64 +283,73 @@ def compact(facts: Facts) -> Made:
         loop=LoopConfig(batch_size=batch),
     )
     images = facts.images // batch * batch * 310
-    kind = "CIFAR-100" if hundred else "CIFAR-10"
-    return config, [f"the paper's {kind} recipe: 310 passes, {images:,} images seen"]
+    reasons = {
+        **_size_reason(facts),
+        "schedule.epochs loop.batch_size": f"the paper's CIFAR-{100 if hundred else 10} recipe: "
+        f"310 passes, {images:,} images seen",
+    }
+    return Choice(config, reasons)
 
 
-def drloc(facts: Facts) -> Made:
+def drloc(facts: Facts) -> Choice:
     """Dense relative localization (2106.03746): its loss beside the `auto` recipe's.
 
     λ is 0.5 for Swin and 0.1 for all others, on targets divided by the grid's side.
     """
-    config, reasons = auto(facts)
-    return replace(config, loss=replace(config.loss, drloc=0.1)), [
-        *reasons,
-        "dense relative localization: 64 pairs an image tell how far apart they are",
-    ]
+    choice = auto(facts)
+    loss = replace(choice.config.loss, drloc="auto")
+    reason = "dense relative localization: 64 pairs of tokens per image tell how far apart they are"
+    return choice.changed(replace(choice.config, loss=loss), {"loss.drloc loss.pairs": reason})
 
 
-def fine_tuned(config: RunConfig, facts: Facts, source: str, model: str | None) -> Made:
-    """Fewer passes, a lower rate that falls towards the first layers, gentler augmentation."""
-    epochs = float(round(min(max(2e5 / facts.images, 10), 60)))
-    new = replace(
-        config,
-        model=ModelConfig(name="" if model in (None, "auto") else str(model), pretrained=source),
-        augment=replace(
-            config.augment, erasing=0.0, mixup=0.0, cutmix=0.0, policy="none", smoothing=0.1
-        ),
-        optim=replace(config.optim, lr=3e-4, layer_decay=0.75, ema=0.0),
-        schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
-    )
-    return new, [
-        f"starts from {source}: {epochs:g} epochs at a learning rate of 3e-4, lower by a quarter "
-        "with every layer towards the images"
-    ]
-
-
-def demo() -> RunConfig:
+def demo(facts: Facts) -> Choice:
     """Fashion-mini, 28 pixels: 85.8 % in 2:11 minutes on two idle CPU cores (docs/results.md)."""
-    return RunConfig(
-        recipe="demo",
-        data=DataConfig(source="fashion-mini"),
+    config = RunConfig(
+        data=DataConfig(image_size=facts.size),
         model=ModelConfig(name="cct_2_3x2", options={"dim": 96, "num_heads": 3}),
         augment=AugmentConfig(padding=2, smoothing=0.1),
         optim=OptimConfig(lr=3e-3, weight_decay=0.1, clip=1.0, ema=0.99),
         schedule=ScheduleConfig(epochs=20.0, warmup=0.1),
         loop=LoopConfig(batch_size=32, device="cpu"),
     )
+    return Choice(config, {})
 
 
-RECIPES: dict[str, Callable[[Facts], Made]] = {
-    "auto": auto,
-    "spt-lsa": spt_lsa,
-    "compact": compact,
-    "drloc": drloc,
+def fine_tuned(choice: Choice, facts: Facts) -> Choice:
+    """Fewer passes, a lower rate that falls towards the first layers, gentler augmentation."""
+    config = choice.config
+    epochs = float(round(min(max(2e5 / facts.images, 10), 60)))
+    augment = replace(
+        config.augment, erasing=0.0, mixup=0.0, cutmix=0.0, policy="none", smoothing=0.1
+    )
+    tuned = replace(
+        config,
+        model=ModelConfig(name=""),  # that of the weights
+        augment=augment,
+        optim=replace(config.optim, lr=3e-4, layer_decay=0.75, ema=0.0),
+        schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
+    )
+    return choice.changed(
+        tuned,
+        {
+            "schedule.epochs": f"{epochs:g} epochs: pretrained weights need fewer passes",
+            "optim.lr optim.layer_decay": "learning rate 3e-4, lower by a quarter with every layer "
+            "towards the images: pretrained weights change little",
+            "augment": _augment_reason(augment, facts),
+        },
+    )
+
+
+RECIPES: dict[str, Recipe] = {
+    "auto": Recipe(auto),
+    "spt-lsa": Recipe(spt_lsa, data={"val": 0.0}),  # the papers train on all images
+    "compact": Recipe(compact, data={"val": 0.0}),
+    "drloc": Recipe(drloc),
+    "demo": Recipe(demo),
 }
 
-
-def drloc_weight(model: str) -> float:
-    """λ for a model: 0.5 for Swin, 0.1 for all others."""
-    return 0.5 if "swin" in model.lower() else 0.1
+ADDITIONS: dict[str, Addition] = {"model.pretrained": Addition(fine_tuned, data={"val": None})}
+"""By the config path that is set."""
 
 
 def _batch(facts: Facts, wanted: int) -> int:

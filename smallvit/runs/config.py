@@ -1,34 +1,43 @@
-"""Everything that decides a run, as one tree of frozen dataclasses."""
+"""Everything that decides a run, as one tree of frozen dataclasses.
+
+The lines below `Attributes:` are also the help texts of the command line. Importing this needs no
+PyTorch, so that `--help` does not wait for it.
+"""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from smallvit.augment import AugmentConfig
+from smallvit.augment.config import AugmentConfig
 from smallvit.config_io import (
     assignment,
+    differences,
     from_plain,
+    leaf,
     merge,
+    nested,
     overlaid,
     read_yaml,
     to_plain,
     write_yaml,
 )
-from smallvit.data.fit import Fit
 from smallvit.devices import DeviceName
-from smallvit.losses.drloc import Mode
-from smallvit.sizes import Size
+from smallvit.sizes import Fit, Size
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Decay = Literal["matrices", "all"]
 
+BUDGET = ("schedule.epochs", "schedule.steps", "schedule.minutes")
+"""How long a run trains, in three ways: the last one that was set counts."""
 
-def _check(owner: Any, limits: dict[str, tuple[float, float]]) -> None:
-    """Refuses numbers outside their limits, and infinite ones; None is no number."""
+
+def _check(config: Any, limits: dict[str, tuple[float, float]]) -> None:
+    """Refuses numbers outside their limits, and infinite ones."""
     for name, (least, most) in limits.items():
-        value = getattr(owner, name)
-        if value is not None and not (least <= value <= most and value < math.inf):
+        value = getattr(config, name)
+        if isinstance(value, int | float) and not (least <= value <= most and value < math.inf):
             allowed = (
                 f"{least:.10g} or more" if math.isinf(most) else f"{least:.10g} to {most:.10g}"
             )
@@ -37,15 +46,27 @@ def _check(owner: Any, limits: dict[str, tuple[float, float]]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is trained on; the words are those of `load_data`.
+    """What is trained on, and how it is read.
 
     Attributes:
-        source: Folder, table, .npz file or name.
-        image_size: Height and width, or one number; None follows the images.
-        seed: Of the splits that are made.
-        allow: Audit findings that do not stop a run: leaks, conflicts, unreadable, case.
-        folds: How many parts cross-validation makes; 0 for one training.
-        fold: Which of them is tested, from 0.
+        source: A folder, a file or the name of a public dataset; `smallvit.data.sources` lists what
+            is read.
+        image_size: Side of the images that the model sees, or height and width; if it is not
+            given, the recipe chooses it.
+        fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch
+            squeezes, crop takes the middle.
+        channels: 1 for grey and 3 for coloured images; if it is not given, as the images are.
+        val: Share of the training images held out for validation if the data has no such split
+            (a tenth if not given); 0 does without validation.
+        test: Share of the images held out for the test if the data has no such split (a fifth if
+            not given); 0 does without a test.
+        seed: Seed of the splits that are made.
+        root: Folder of named datasets; SMALLVIT_DATA if it is not given.
+        download: Fetch a named dataset that is missing.
+        allow: Errors of the audit that do not stop training, separated by commas: leaks,
+            conflicts, unreadable, case.
+        folds: Cross-validate: train this many models, so that every image is tested once.
+        fold: Which part of a cross-validation is tested, from 0.
     """
 
     source: str = ""
@@ -62,6 +83,8 @@ class DataConfig:
     fold: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.image_size, tuple) and len(set(self.image_size)) == 1:
+            object.__setattr__(self, "image_size", self.image_size[0])  # one way to write it
         if self.folds == 1 or self.folds < 0:
             raise ValueError(f"folds is {self.folds}: allowed is 2 or more, or 0 for none")
         if self.folds and not 0 <= self.fold < self.folds:
@@ -70,15 +93,17 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """What is trained.
+    """The model, and where its first weights come from.
 
     Attributes:
-        name: A name of `list_models()`, of a convolutional baseline, or `timm/` and timm's name.
+        name: A name that `smallvit models` lists, a convolutional baseline such as resnet18, or
+            timm/NAME; auto lets the recipe choose.
         options: Fields of that family's config, such as drop_path.
-        pretrained: Where to start: a run folder, a checkpoint, a name of timm; None from scratch.
+        pretrained: Start from the weights of a run folder, a checkpoint, or a model of timm
+            (timm/NAME).
         spt: Puts shifted patches into a pretrained model.
         lsa: Puts locality self-attention into a pretrained model.
-        frozen: How many layers, counted from the images, are not trained.
+        frozen: Number of layers, counted from the input, that are not trained.
     """
 
     name: str = "cct_2_3x2"
@@ -94,18 +119,20 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """What is minimised beside the cross-entropy with soft targets.
+    """The loss: cross-entropy with soft targets, and what is added to it.
 
     Attributes:
-        balanced: Weighs classes by one over their number of images.
-        drloc: λ of dense relative localization; 0 leaves it out.
-        drloc_mode: How it predicts distances.
-        pairs: Its pairs an image.
+        balanced: Weight classes by one over their number of images.
+        drloc: Weight λ of the dense relative localization loss; auto, or the option without a
+            number, is the usual weight for the model, 0 is off.
+        drloc_mode: How that loss predicts distances: by regression (l1), by classification (ce),
+            or by regression on the classification's expectation (cbr).
+        pairs: Pairs of tokens per image that it compares.
     """
 
     balanced: bool = False
-    drloc: float = 0.0
-    drloc_mode: Mode = "l1"
+    drloc: float | Literal["auto"] = 0.0
+    drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
     pairs: int = 64
 
     def __post_init__(self) -> None:
@@ -117,16 +144,17 @@ class OptimConfig:
     """AdamW and what surrounds it.
 
     Attributes:
-        lr: Its highest learning rate.
-        weight_decay: How much it decays.
-        decay: What decays: "matrices" leaves out norms, biases, positions, class tokens and
-            temperatures; "all" is the papers' way.
-        betas: Its two memories.
-        eps: Its small number.
-        layer_decay: A layer's learning rate over that of the layer above it, for fine-tuning.
+        lr: Highest learning rate.
+        weight_decay: AdamW's weight decay.
+        decay: Which parameters decay: "matrices" leaves out norms, biases, positions, class tokens
+            and temperatures; "all" decays everything, as the papers do.
+        betas: AdamW's momentum coefficients.
+        eps: AdamW's term against division by zero.
+        layer_decay: Learning rate of a layer over that of the layer above it; below 1 for
+            fine-tuning.
         clip: Largest norm of the gradient; 0 does not clip.
-        ema: Decay of the moving average of the weights, which is what is then validated and
-            saved; 0 does without. It is lower in the first steps.
+        ema: Decay of the exponential moving average of the weights, which is then what is
+            validated and saved; 0 does without. It is lower in the first steps.
     """
 
     lr: float = 1e-3
@@ -142,25 +170,25 @@ class OptimConfig:
         limits = dict.fromkeys(("lr", "weight_decay", "eps", "clip"), (0.0, math.inf))
         _check(self, {**limits, "layer_decay": (0, 1), "ema": (0, 1)})
         if self.ema == 1:
-            raise ValueError("ema is 1: the average would never move; allowed is 0 up to below 1")
+            raise ValueError("ema is 1: the average would never change; allowed is 0 up to below 1")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}: allowed is two numbers from 0 up to below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How long, and how the learning rate goes: up linearly, down a cosine, then flat.
+    """How long, and the learning rate: it rises linearly, falls as a cosine, and stays low.
 
     Attributes:
-        epochs: Passes over the training images; counts where steps and minutes are None.
-        steps: Optimiser steps; counts before the others. A run's own config always has it.
-        minutes: Of the whole command; a measurement turns it into steps.
+        epochs: Passes over the training images; steps and minutes go before it.
+        steps: Optimizer steps; goes before epochs and minutes. The config of a run always has it.
+        minutes: Time for the whole command instead of epochs: as many steps as fit are planned.
         warmup: Share of the steps in which the learning rate rises.
-        cooldown: Share of the steps at the end at the lowest learning rate.
-        start: Where the rise begins, as a learning rate.
-        end: The lowest learning rate.
-        mixed: Share of the steps in which images are mixed, from the beginning.
-        patience: Validations without a better one after which training stops; 0 never.
+        cooldown: Share of the steps at the end with the lowest learning rate.
+        start: Learning rate of the first step.
+        end: Lowest learning rate at the end.
+        mixed: Share of the steps, from the beginning, in which images are mixed.
+        patience: Validations without improvement after which training stops; 0 never stops.
     """
 
     epochs: float = 100.0
@@ -187,19 +215,23 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """How the work is done; nothing here is meant to change what is learned.
+    """How steps are computed.
+
+    batch_size, balanced and repeats change what is learned, `every` which weights are selected;
+    the others change speed, memory and rounding.
 
     Attributes:
-        batch_size: Images of a step, of all processes and passes together.
-        accumulation: Passes a step is made of.
-        balanced: Shows every class equally often.
-        repeats: How often a batch shows each of its images, differently augmented.
-        device: Where; "auto" takes a GPU if there is one.
-        precision: "auto" is bf16 on a GPU and fp32 elsewhere.
-        compiled: torch.compile; None decides: on a GPU.
-        captured: The whole step as a CUDA graph; None decides: on a single GPU, not in fp16.
-        deterministic: The same numbers again on a GPU, more slowly.
-        every: Steps between validations; None for an epoch, or a hundredth of a long run.
+        batch_size: Images per step, over all processes and passes.
+        accumulation: Forward and backward passes per step.
+        balanced: Show every class equally often.
+        repeats: How often a batch shows each of its images, each time augmented differently.
+        device: Device to train on; auto takes a GPU if there is one.
+        precision: Number format of the model's arithmetic; auto is bf16 on a GPU, else fp32.
+        compiled: Use torch.compile; if it is not given, on a GPU.
+        captured: Run the step as a CUDA graph; if it is not given, on a single GPU, not in fp16.
+        deterministic: Give the same numbers again on a GPU, more slowly.
+        every: Steps between validations; if it is not given, an epoch, or a hundredth of a long
+            run.
         checkpoint_seconds: Least time between two checkpoints.
     """
 
@@ -216,11 +248,12 @@ class LoopConfig:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        whole = dict.fromkeys(("batch_size", "accumulation", "repeats", "every"), (1.0, math.inf))
-        _check(self, {**whole, "checkpoint_seconds": (0, math.inf)})
+        counts = dict.fromkeys(("batch_size", "accumulation", "repeats", "every"), (1.0, math.inf))
+        _check(self, {**counts, "checkpoint_seconds": (0, math.inf)})
         if self.batch_size % self.accumulation:
             raise ValueError(
-                f"batch_size {self.batch_size} is no multiple of accumulation {self.accumulation}"
+                f"batch_size {self.batch_size} is not a multiple of accumulation "
+                f"{self.accumulation}"
             )
 
 
@@ -229,10 +262,11 @@ class RunConfig:
     """One run. `from_yaml(config.to_yaml())` is the same config.
 
     Attributes:
-        recipe: Where the values came from; for the record.
-        seed: Of weights, order and augmentation.
-        tensorboard: Writes event files into the run folder.
-        wandb: Logs to Weights & Biases.
+        recipe: Where settings that are not given come from: auto (chosen from the data) or a
+            paper (spt-lsa, compact, drloc).
+        seed: Seed of weights, order and augmentation.
+        tensorboard: Write TensorBoard event files into the run folder.
+        wandb: Log to Weights & Biases.
     """
 
     recipe: str = ""
@@ -268,34 +302,87 @@ class RunConfig:
     @classmethod
     def from_yaml(cls, text: str, source: str = "the config") -> "RunConfig":
         """From YAML."""
-        return from_plain(cls, read_yaml(text, source) or {})
+        return cls.from_dict(read_yaml(text, source) or {})
 
-    def changed(self, changes: dict[str, Any]) -> "RunConfig":
+    def changed(self, changes: Mapping[str, Any]) -> "RunConfig":
         """With the values of a partial tree."""
-        return RunConfig.from_dict(merge(self.to_dict(), changes))
+        return self.from_dict(merge(self.to_dict(), changes))
 
     def with_steps(self, steps: int) -> "RunConfig":
         """With a fixed number of steps."""
         return replace(self, schedule=replace(self.schedule, steps=steps))
 
+    def refuse_changes(self, changes: Mapping[str, Any]) -> None:
+        """Refuses a partial tree that requests something else than this config of a run.
 
-def read_changes(path: str | Path) -> dict[str, Any]:
-    """A config file, whole or in part, as plain data; keys are checked when it is applied."""
+        Raises:
+            ValueError: Values differ; all of them are named. None and "auto" differ from nothing:
+                they leave a value to be decided, and here it is.
+        """
+        requested = self.changed(_decided(changes))
+        if different := differences(self.to_dict(), requested.to_dict()):
+            raise ValueError(
+                f"a run resumes with the config it began with, and {'; '.join(different)}: leave "
+                "that out, or start a new run"
+            )
+
+
+def _decided(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A partial tree without values that leave the decision open."""
+    return {
+        key: _decided(value) if isinstance(value, Mapping) else value
+        for key, value in tree.items()
+        if value is not None and value != "auto"
+    }
+
+
+def layered(*trees: Mapping[str, Any]) -> dict[str, Any]:
+    """Partial trees as one; the last that has a value counts, also among the ways of `BUDGET`.
+
+    Raises:
+        ValueError: One tree gives epochs and minutes, and does not say which counts.
+    """
+    result: dict[str, Any] = {}
+    for tree in trees:
+        budget = {path for path in BUDGET if leaf(tree, path) is not None}
+        if budget == {"schedule.epochs", "schedule.minutes"} and "steps" not in tree["schedule"]:
+            raise ValueError("give epochs or minutes, not both")
+        if budget:
+            result = overlaid(result, {"schedule": {"steps": None, "minutes": None}})
+        result = overlaid(result, tree)
+    return result
+
+
+def upgrade(plain: dict[str, Any], info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """An older config, whole or in part, in today's keys: the only place that knows older ones.
+
+    Args:
+        plain: The config as it was written.
+        info: What the run folder records beside it, if it comes from one.
+    """
+    size = leaf(info, "data.image_size")
+    if size and leaf(plain, "data.image_size") is None:  # format 1 may leave it to the images
+        return overlaid(plain, nested("data.image_size", size))
+    return plain
+
+
+def read_changes(path: str | Path, info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A config file, whole or in part, in today's keys; they are checked when it is applied.
+
+    Args:
+        path: The file.
+        info: What the run folder records beside it, if it lies in one.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text: {error}") from error
-    data = read_yaml(text, str(path))
-    if data is None:
-        return {}
+        raise ValueError(f"{path} is not a text file: {error}") from error
+    data = read_yaml(text, str(path)) or {}
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {data!r}: expected keys and values")
-    return data
+    return upgrade(data, info)
 
 
 def changes_of(assignments: list[str]) -> dict[str, Any]:
-    """`--set` options as one partial tree; of two for the same path the last counts."""
-    whole: dict[str, Any] = {}
-    for text in assignments:
-        whole = overlaid(whole, assignment(text))
-    return whole
+    """Texts such as optim.lr=3e-4 as one partial tree; of two for one path the last counts."""
+    return overlaid(*map(assignment, assignments))

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from smallvit.data import Dataset
-from smallvit.data.fit import Fit
 from smallvit.files import read_json, read_tensors, write_bytes, write_json
-from smallvit.runs.config import RunConfig
+from smallvit.runs.config import RunConfig, read_changes
 from smallvit.runs.dataset import open_data
-from smallvit.sizes import Size
+from smallvit.sizes import Fit, Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,10 +66,10 @@ class Run:
                 "written by a newer version; upgrade smallvit"
             )
         try:
-            text = (path / CONFIG).read_text(encoding="utf-8")
-        except (FileNotFoundError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is damaged: its {CONFIG} cannot be read: {error}") from error
-        return cls(path, RunConfig.from_yaml(text, str(path / CONFIG)), info)
+            config = RunConfig.from_dict(read_changes(path / CONFIG, info))
+        except FileNotFoundError as error:
+            raise ValueError(f"{path} is damaged: it has no {CONFIG}") from error
+        return cls(path, config, info)
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig, info: "Mapping[str, Any]") -> "Run":

@@ -58,6 +58,7 @@ class Learner(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.precision, self.weight = model, precision, loss.drloc
+        assert self.weight != "auto"
         facts = {"image_size": image_size, "mean": mean, "std": std, "num_classes": num_classes}
         self.mixing = Augmentation(augment, **facts, seed=seed)  # type: ignore[arg-type]
         unmixed = replace(augment, mixup=0.0, cutmix=0.0)

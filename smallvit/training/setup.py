@@ -3,6 +3,7 @@
 import copy
 import logging
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -62,6 +63,13 @@ def build_model(config: RunConfig, dataset: Dataset) -> Built:
     if wanted.frozen:
         notes.append(f"{left:,} parameters are trained, the first {wanted.frozen} layers are not")
     return Built(model, describe(model), notes)
+
+
+def drloc_weight(weight: float | Literal["auto"], model: nn.Module) -> float:
+    """λ of dense relative localization; "auto" is what its paper has for this kind of model."""
+    if weight != "auto":
+        return weight
+    return 0.5 if any("Swin" in kind.__name__ for kind in type(model).__mro__) else 0.1
 
 
 def choose_precision(config: RunConfig, device: torch.device) -> Precision:

@@ -27,6 +27,7 @@ from smallvit.training.setup import (
     Built,
     be_deterministic,
     build_model,
+    drloc_weight,
     fitted,
     make_loader,
     make_stepper,
@@ -130,6 +131,8 @@ def resume(
 def _prepare(config: RunConfig, dataset: Dataset, world: World) -> tuple[Job, Built]:
     """Model, batches and step, with nothing trained yet."""
     built = build_model(config, dataset)
+    weight = drloc_weight(config.loss.drloc, built.model)
+    config = replace(config, loss=replace(config.loss, drloc=weight))
     stepper = make_stepper(config, dataset, built.model, world)
     job = Job(
         config=config,

@@ -84,7 +84,7 @@ def test_newer_formats_say_what_to_do(made):
     ("name", "text", "told"),
     [
         ("run.json", "{", "damaged"),
-        ("config.yaml", "optim: {lr: [", "config.yaml is no YAML"),
+        ("config.yaml", "optim: {lr: [", "config.yaml is not YAML"),
         ("config.yaml", "optin: {}", "did you mean 'optim'"),
         ("config.yaml", None, "config.yaml"),
         ("config.yaml", b"\xff\xfe\x00", "config.yaml"),

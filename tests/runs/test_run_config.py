@@ -131,10 +131,10 @@ def test_an_empty_file_is_the_default():
     ("text", "told"),
     [
         ("optim: {learning_rate: 1}", "unknown key 'optim.learning_rate'"),
-        ("optim: {weigth_decay: 1}", "did you mean 'optim.weight_decay'?"),
+        ("optim: {weigth_decay: 1}", "did you mean 'weight_decay'?"),
         ("optm: {lr: 1}", "did you mean 'optim'?"),
-        ("augment: {mix_up: 1}", "did you mean 'augment.mixup'?"),
-        ("schedule: {zzzzzzz: 1}", "it knows epochs, steps"),
+        ("augment: {mix_up: 1}", "did you mean 'mixup'?"),
+        ("schedule: {zzzzzzz: 1}", "known are epochs, steps"),
         ("optim: {lr: fast}", "optim.lr is 'fast': expected a number"),
         ("optim: {lr: true}", "optim.lr is True: expected a number"),
         ("optim: {betas: 0.9}", "optim.betas is 0.9: expected a list"),
@@ -146,7 +146,7 @@ def test_an_empty_file_is_the_default():
         ("loop: {batch_size: 12.5}", "loop.batch_size is 12.5: expected a whole number"),
         ("loop: {batch_size: '12'}", "loop.batch_size is '12': expected a whole number"),
         ("loop: {batch_size: 0}", "batch_size is 0: allowed is 1 or more"),
-        ("loop: {batch_size: 10, accumulation: 3}", "no multiple of accumulation 3"),
+        ("loop: {batch_size: 10, accumulation: 3}", "not a multiple of accumulation 3"),
         ("loop: {compiled: maybe}", "loop.compiled is 'maybe': expected true or false"),
         ("loop: {device: tpu}", "allowed are auto, cpu, cuda, mps"),
         ("model: {options: [1]}", "model.options is .*: expected keys and values"),
@@ -165,8 +165,8 @@ def test_an_empty_file_is_the_default():
         ("optim: {betas: [0.9, 1.0]}", "betas is"),
         ("seed: -1", "seed is -1: allowed is 0 to 4294967295"),
         ("seed: 1e12", "seed is 1000000000000: allowed is 0 to"),
-        ("optim: {ema: 1}", "the average would never move"),
-        ("optim: {lr: [", "no YAML"),
+        ("optim: {ema: 1}", "ema is 1"),
+        ("optim: {lr: [", "not YAML"),
         ("- 1", "the config is .*: expected keys and values"),
         ("just words", "expected keys and values"),
     ],
@@ -194,12 +194,12 @@ def test_assignments():
 
 @pytest.mark.parametrize("text", ["optim.lr", "=3", "optim..lr=3", ".lr=3", ""])
 def test_what_is_no_assignment(text):
-    with pytest.raises(ValueError, match="no assignment: write path=value"):
+    with pytest.raises(ValueError, match="write path=value"):
         assignment(text)
 
 
 def test_assignments_with_unknown_paths_name_the_nearest():
-    with pytest.raises(ValueError, match=r"did you mean 'schedule.warmup'"):
+    with pytest.raises(ValueError, match=r"did you mean 'warmup'"):
         RunConfig().changed(changes_of(["schedule.warm_up=0.1"]))
     with pytest.raises(ValueError, match=r"optim.lr is .*: expected a number"):
         RunConfig().changed(changes_of(["optim.lr.deeper=1"]))
@@ -223,7 +223,7 @@ def test_files_of_changes(tmp_path):
     with pytest.raises(ValueError, match=r"c\.yaml holds .*: expected keys and values"):
         read_changes(path)
     path.write_bytes(b"\xff\xfe\x00bad")
-    with pytest.raises(ValueError, match=r"c\.yaml is no text"):
+    with pytest.raises(ValueError, match=r"c\.yaml is not a text file"):
         read_changes(path)
     with pytest.raises(OSError, match="nowhere"):
         read_changes(tmp_path / "nowhere.yaml")
