@@ -60,16 +60,18 @@ def _file(*suffixes: str) -> Callable[[Path], bool]:
     return lambda path: path.is_file() and path.suffix.lower() in suffixes
 
 
-#: A path is read by the first form that matches it.
+def _folder(*, of_arrays: bool) -> Callable[[Path], bool]:
+    def matches(path: Path) -> bool:
+        arrays = any(split_name(file.stem) for file in path.glob("*.npz"))
+        return path.is_dir() and arrays == of_arrays
+
+    return matches
+
+
 FORMS = (
     Form(
-        "a folder of train.npz, val.npz and test.npz (any of them)",
-        lambda path: path.is_dir() and any(split_name(file.stem) for file in path.glob("*.npz")),
-        ("arrays", "read_arrays"),
-    ),
-    Form(
-        "a folder of class folders, alone or below train/, val/ and test/ (any of them)",
-        Path.is_dir,
+        "a folder of class folders, alone or below train/, val/ and test/",
+        _folder(of_arrays=False),
         ("folders", "read_folder"),
     ),
     Form(
@@ -80,6 +82,11 @@ FORMS = (
     Form(
         "an .npz file of uint8 images, labels and optionally split and classes",
         _file(".npz"),
+        ("arrays", "read_arrays"),
+    ),
+    Form(
+        "a folder of such files: train.npz, val.npz and test.npz",
+        _folder(of_arrays=True),
         ("arrays", "read_arrays"),
     ),
 )

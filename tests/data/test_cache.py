@@ -49,8 +49,8 @@ def test_entries_are_found_by_content(dataset: Dataset, folder: Path, tmp_path: 
     shutil.copytree(folder, tmp_path / "elsewhere")
     load_data(tmp_path / "elsewhere", image_size=16).pixels("train")
     assert len(cache.entries()) == 1
-    for change in ({"fit": "crop"}, {"image_size": (8, 8)}, {"channels": 1}):
-        replace(dataset, **change).pixels("train")
+    for other in (dataset.sized(16, "crop"), dataset.sized(8), replace(dataset, channels=1)):
+        other.pixels("train")
     assert len(cache.entries()) == 4
 
 
@@ -197,7 +197,7 @@ def test_a_real_full_disk(
         monkeypatch.setenv("SMALLVIT_CACHE", str(disk))
         assert len(dataset.pixels("val")) == 2
         with pytest.raises(OSError, match="0 MB are free"):
-            replace(dataset, image_size=(64, 64)).pixels("train")
+            dataset.sized(64).pixels("train")
         assert len(cache.entries()) == 1
     finally:
         subprocess.run(["umount", str(disk)], check=True)

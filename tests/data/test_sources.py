@@ -226,10 +226,15 @@ def test_grey_folders_are_grey_and_mixed_ones_coloured(
     assert load_data(tmp_path / "data").channels == 3
 
 
-def test_the_size_follows_small_images_of_one_size(folder: Path, save: Save) -> None:
+def test_the_size_is_that_of_the_images_or_has_to_be_chosen(folder: Path, save: Save) -> None:
     assert load_data(folder).image_size == (24, 32)
     save(folder / "cats" / "other.png", pixels=np.zeros((30, 30, 3), np.uint8))
-    assert load_data(folder).image_size == (64, 64)
+    dataset = load_data(folder)
+    assert dataset.shared_size is None
+    with pytest.raises(ValueError, match=r"several sizes: .*dataset\.sized"):
+        dataset.pixels("train")
+    assert dataset.sized(20, "crop").pixels("train").shape[2:] == (20, 20)
+    assert load_data(folder, image_size=(8, 12)).image_size == (8, 12)
 
 
 def test_a_dataset_says_what_it_is(dataset: Dataset) -> None:
