@@ -1,15 +1,16 @@
-"""The single checks of an audit, each a function from a view of the dataset to findings."""
+"""`audit` and its checks, each a function from a view of the dataset to findings."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from smallvit.data.findings import Finding, Level, View
+from smallvit.data.auditing import Audit, Finding, Level, View
+from smallvit.data.dataset import Dataset
 from smallvit.data.images import UnreadableError, as_array
 from smallvit.data.similar import flip_loss
-from smallvit.text import counted, folded, some
+from smallvit.text import counted, folded, shown, some
 
 _IMBALANCE = 10
 _FEW = 10
@@ -62,7 +63,7 @@ def _leaks(view: View) -> Iterator[Finding]:
         yield Finding(
             level=level,
             code="leaks",
-            message=f"{counted(len(items), 'image stands', 'images stand')} in more than one "
+            message=f"{counted(len(items), 'image is', 'images are')} in more than one "
             f"split, so that a model is tested on what it has seen: {_examples(items)}. {todo}",
             items=items,
         )
@@ -72,7 +73,7 @@ def _leaks(view: View) -> Iterator[Finding]:
             level="warning",
             code="near-leaks",
             message=f"{counted(len(items), 'pair')} of nearly identical images in "
-            f"different splits: {_examples(items)}. Scores on them flatter the model; look at "
+            f"different splits: {_examples(items)}. They make scores too good; look at "
             "them, and keep images of one scene or series in one split.",
             items=items,
         )
@@ -165,8 +166,8 @@ def _counts(view: View) -> Iterator[Finding]:
                 level="warning",
                 code="too-few",
                 message=f"{counted(len(absent), 'class has', 'classes have')} no image in "
-                f"{split}, too few to be divided or none given: {_examples(absent)}. Nothing can "
-                "be said of them there; add images.",
+                f"{split}, too few to be divided or none in the data: {_examples(absent)}. They "
+                "cannot be measured there; add images.",
                 items=absent,
             )
     few = tuple((name,) for name, count in training.items() if 0 < count < _FEW)
@@ -175,7 +176,7 @@ def _counts(view: View) -> Iterator[Finding]:
             level="warning",
             code="few",
             message=f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW} training "
-            f"images: {_examples(few)}. Expect little of them.",
+            f"images: {_examples(few)}. Expect low accuracy for them.",
             items=few,
         )
     present = [count for count in training.values() if count]
@@ -208,7 +209,7 @@ def _images(view: View) -> Iterator[Finding]:
             "warning",
             np.flatnonzero(survey.readable & (shorter < view.patch_size)),
             f"smaller than a patch of {view.patch_size} pixels",
-            "They are enlarged and hold next to nothing; remove them.",
+            "They are enlarged and show next to nothing; remove them.",
         ),
         (
             "long",
@@ -236,9 +237,9 @@ def _constant(view: View, index: int) -> bool:
     """Whether an image without coarse grey contrast has none in full colour either."""
     split = str(view.split[index])
     start = int(np.flatnonzero(view.split == split)[0])
-    items = view.dataset.splits[split]
+    samples = view.dataset.splits[split]
     try:
-        pixels = as_array(items.read(index - start, view.dataset.channels))
+        pixels = as_array(samples.read(index - start, view.dataset.channels))
     except UnreadableError:
         return False
     return bool((pixels == pixels[0, 0]).all())
@@ -281,3 +282,20 @@ CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
     _flips,
     _notes,
 )
+
+
+def audit(dataset: Dataset, *, patch_size: int = 4) -> Audit:
+    """Looks for everything that makes results worse, or better than they are.
+
+    Args:
+        dataset: From `load_data`, which has surveyed the images.
+        patch_size: Images smaller than this are reported.
+    """
+    view = View(dataset, patch_size)
+    findings = [finding for check in CHECKS for finding in check(view)]
+    return Audit(
+        source=shown(dataset.source),
+        counts=view.counts,
+        sizes=view.ranges(),
+        findings=tuple(sorted(findings, key=lambda each: get_args(Level).index(each.level))),
+    )

@@ -15,8 +15,9 @@ from smallvit.explaining.probes import receptive_field, temperatures
 from smallvit.explaining.rollout import Shares, carry, steps
 from smallvit.layers import Features
 from smallvit.layers.pooling import ClassToken, SeqPool
-from smallvit.models.base import Backbone, Size
+from smallvit.models.base import Backbone
 from smallvit.models.features import grid_tokens
+from smallvit.sizes import Size
 
 __all__ = ["Explanation", "explain", "overlay", "receptive_field", "temperatures"]
 

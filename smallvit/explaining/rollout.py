@@ -32,13 +32,14 @@ from smallvit.layers import (
     shifted_stack,
     soft_split,
 )
-from smallvit.models.base import Backbone, Size
+from smallvit.models.base import Backbone
 from smallvit.models.cait import CaiT
 from smallvit.models.cvt import CvT
 from smallvit.models.pit import PiT
 from smallvit.models.swin import Swin
 from smallvit.models.t2t import T2T
 from smallvit.models.vit import ViT
+from smallvit.sizes import Size
 
 See = Callable[[Float[Tensor, "B C H W"]], Float[Tensor, "B N s"]]
 """From a map to what each token is made of; a sum over s counts it."""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from smallvit.layers import resample, sinusoid
-from smallvit.models.base import Backbone, Size
+from smallvit.models.base import Backbone
 from smallvit.models.cait import CaiT
 from smallvit.models.cvt import CvT
 from smallvit.models.pit import PiT
@@ -27,6 +27,7 @@ from smallvit.models.registry import create_model, parse_name
 from smallvit.models.swin import Swin
 from smallvit.models.t2t import T2T
 from smallvit.models.vit import ViT
+from smallvit.sizes import Size
 
 logger = logging.getLogger(__name__)
 

@@ -19,22 +19,12 @@ from smallvit.layers import (
     shifted_stack,
 )
 from smallvit.layers.tokenizers import Directions, num_views, shift_pixels
+from smallvit.sizes import Size, as_size
 
-Size = tuple[int, int]
 Stages = tuple[int, ...]
 
 _MAY_BE_ZERO = {"num_classes", "convs", "num_splits"}
 _SHARES = {"dropout", "attn_dropout", "drop_path"}
-
-
-def as_size(value: int | Sequence[int]) -> Size:
-    """Height and width from one number or two."""
-    sides: tuple[Any, ...] = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(sides) != 2 or not all(hasattr(side, "__index__") and side > 0 for side in sides):
-        raise ValueError(
-            f"image_size is {value!r}: give one positive number, or two as (height, width)"
-        )
-    return int(sides[0]), int(sides[1])
 
 
 def require_multiple(size: Size, unit: int, why: str) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.models.base import Size
+from smallvit.sizes import Size
 
 _SMALL = 128
 

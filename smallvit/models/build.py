@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from smallvit.models.base import Backbone, Size, as_size
+from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES, make_baseline, stem_options
 from smallvit.models.registry import MODELS, create_model, parse_name
+from smallvit.sizes import Size, as_size
 
 PREFIX = "timm/"
 ADDONS = ("spt", "lsa")

@@ -18,11 +18,11 @@ from smallvit.models.base import (
     SPT_LSA,
     Backbone,
     BackboneConfig,
-    Size,
     Variant,
     init_linear,
     require_multiple,
 )
+from smallvit.sizes import Size
 
 
 @dataclass(frozen=True, kw_only=True)

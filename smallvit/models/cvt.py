@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import Block, ChannelNorm, ConvAttention, Features, MeanPool, Stack
-from smallvit.models.base import DRLOC, Backbone, BackboneConfig, Size, Stages, Variant, drop_rates
+from smallvit.models.base import DRLOC, Backbone, BackboneConfig, Stages, Variant, drop_rates
+from smallvit.sizes import Size
 
 
 @dataclass(frozen=True, kw_only=True)

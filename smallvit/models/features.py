@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import Features
-from smallvit.models.base import Backbone, Size, as_size
+from smallvit.models.base import Backbone
+from smallvit.sizes import Size, as_size
 
 
 def features_of(

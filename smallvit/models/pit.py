@@ -24,12 +24,12 @@ from smallvit.models.base import (
     SPT_LSA,
     Backbone,
     BackboneConfig,
-    Size,
     Stages,
     Variant,
     init_linear,
     require_multiple,
 )
+from smallvit.sizes import Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from smallvit.models import cait, cvt, pit, swin, t2t, vit
-from smallvit.models.base import Backbone, Size, Variant
+from smallvit.models.base import Backbone, Variant
+from smallvit.sizes import Size
 
 MODELS: dict[str, Variant] = {
     **vit.VARIANTS,

@@ -28,13 +28,13 @@ from smallvit.models.base import (
     SPT_LSA,
     Backbone,
     BackboneConfig,
-    Size,
     Stages,
     Variant,
     drop_rates,
     init_linear,
     require_multiple,
 )
+from smallvit.sizes import Size
 
 
 @dataclass(frozen=True, kw_only=True)

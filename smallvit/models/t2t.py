@@ -28,12 +28,12 @@ from smallvit.models.base import (
     SPT_LSA,
     Backbone,
     BackboneConfig,
-    Size,
     Variant,
     drop_rates,
     init_linear,
     require_multiple,
 )
+from smallvit.sizes import Size
 
 _SMALL_SPLIT = (3, 2, 1)
 _LARGEST_FOR_TWO = 48

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from smallvit.layers import Block, ClassToken, MeanPool, SeqPool
-from smallvit.models.base import Backbone, Size
+from smallvit.models.base import Backbone
 from smallvit.models.cait import CaiT
 from smallvit.models.cvt import CvT
 from smallvit.models.localize import attention_maps, localize
@@ -27,6 +27,7 @@ from smallvit.models.registry import create_model, list_models, parse_name
 from smallvit.models.swin import Swin
 from smallvit.models.t2t import T2T
 from smallvit.models.vit import ViT
+from smallvit.sizes import Size
 
 __all__ = ["TimmModel", "attention_maps", "localize", "timm_name"]
 

@@ -30,12 +30,12 @@ from smallvit.models.base import (
     STANDARD,
     Backbone,
     BackboneConfig,
-    Size,
     Variant,
     drop_rates,
     init_linear,
     require_multiple,
 )
+from smallvit.sizes import Size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,8 @@ class DataConfig:
     """What is trained on, and how it is read.
 
     Attributes:
-        source: A folder of class folders (alone or below train/, val/ and test/), a .csv or
-            .parquet table, an .npz file, or a name such as fashion-mini or cifar10.
+        source: A folder, a file or the name of a public dataset; `smallvit.data.sources` lists what
+            is read.
         image_size: Side of the images that the model sees, or height and width; if it is not
             given, the recipe chooses it.
         fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from smallvit.interop.references import DROPPED, load_reference, read_checkpoint, unwrap
-from smallvit.models.base import Backbone, Size, as_size
+from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES
 from smallvit.models.build import (
     add,
@@ -25,6 +25,7 @@ from smallvit.models.build import (
 )
 from smallvit.models.registry import create_model, parse_name
 from smallvit.models.t2t import T2T
+from smallvit.sizes import Size, as_size
 from smallvit.transfer.channels import adapt_backbone
 from smallvit.transfer.fetch import fetch
 from smallvit.transfer.state_dicts import fit, for_timm, unused_note, widen

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from smallvit.interop.references import DROPPED
 from smallvit.layers import resample
-from smallvit.models.base import Size
+from smallvit.sizes import Size
 from smallvit.transfer.channels import adapt_all, input_keys_of_timm
 
 _SHOWN = 6
