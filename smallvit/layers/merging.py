@@ -36,7 +36,7 @@ class PatchMerging(nn.Module):
 
 
 class _PoolingWithClass(nn.Module):
-    """Pools the grid with `pool` and widens class tokens with a linear layer of their own."""
+    """Pools the grid with `pool` and widens class tokens with a separate linear layer."""
 
     def __init__(self, dim: int, before: tuple[int, int], grid: tuple[int, int], prefix: int):
         super().__init__()

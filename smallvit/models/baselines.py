@@ -45,7 +45,7 @@ class CifarResNet(nn.Module):
         width: Channels of the first stage; they double twice.
     """
 
-    #: timm's words for what reads the image and what is the head.
+    #: timm's keys for what reads the image and what is the head.
     pretrained_cfg: ClassVar[dict[str, str]] = {"first_conv": "stem", "classifier": "head"}
 
     def __init__(

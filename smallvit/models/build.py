@@ -115,7 +115,7 @@ def _make_timm(
 ) -> nn.Module:
     """An untrained timm model with its add-ons.
 
-    An SPT branch stands beside the embedding, as for a trained model, so that weights fit both.
+    The SPT branch is beside the embedding, as for a trained model, so that weights fit both.
 
     Raises:
         ValueError: timm cannot build it so.

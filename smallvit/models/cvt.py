@@ -27,7 +27,7 @@ from smallvit.sizes import Size
 
 @dataclass(frozen=True, kw_only=True)
 class CvTConfig(BackboneConfig):
-    """Stages, each with an embedding convolution of its own.
+    """Stages, each with its embedding convolution.
 
     Attributes:
         dims: Width of each stage.

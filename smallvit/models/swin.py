@@ -68,7 +68,7 @@ class SwinConfig(BackboneConfig):
                 )
 
     def fits(self, side: int) -> bool:
-        """Whether every stage's grid is whole windows, or no larger than one."""
+        """Whether every stage's grid divides into windows, or is not larger than one."""
         grids = [side // self.patch_size // 2**i for i in range(len(self.depths))]
         return all(grid <= self.window or grid % self.window == 0 for grid in grids)
 
