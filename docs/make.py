@@ -12,7 +12,8 @@ from typing import Any
 
 import smallvit
 from smallvit import augment, data, layers, models
-from smallvit.models.registry import count_parameters, parse_name
+from smallvit.models.build import count_parameters
+from smallvit.models.names import find_variant
 
 ROOT = Path(__file__).parent.parent
 TABLE = re.compile(r"(<!-- models -->\n).*?(<!-- /models -->)", re.DOTALL)
@@ -46,7 +47,7 @@ def models_table() -> str:
         "|---|---|--:|--:|--:|---|",
     ]
     for name, known, classes in ROWS:
-        variant, _ = parse_name(name)
+        variant = find_variant(name)
         millions = f"{count_parameters(name, num_classes=classes) / 1e6:.2f} M"
         cells = [
             f"`{name}`",

@@ -19,12 +19,12 @@ def features_of(
     """Tokens on their grid, the vector the head reads, and the logits.
 
     Our models give them themselves. timm's transformers give tokens, whose class tokens are left
-    out; Swin and CNNs give a map, whose places are the tokens.
+    out; Swin and CNNs give a map, whose positions are the tokens.
 
     Raises:
         ValueError: The model shows no grid of tokens.
     """
-    # Ours in timm's clothes return a tensor, as all of timm's do.
+    # Ours under timm's names return a tensor, as all of timm's do.
     if isinstance(model, Backbone) and not hasattr(model, "forward_head"):
         features = model.forward_features(images)
         return features, model.head(features.pooled)
@@ -39,7 +39,7 @@ def features_of(
     pooled = parts.forward_head(x, pre_logits=True)
     classifier = parts.get_classifier()
     # The same numbers as forward_head(x), with its dropout drawn once; a pair of heads (DeiT's)
-    # cannot be told from the pooled vector.
+    # cannot be computed from the pooled vector.
     linear = isinstance(classifier, nn.Linear | nn.Identity)
     logits = classifier(pooled) if linear else parts.forward_head(x)
     return Features(tokens, grid, pooled), logits
@@ -54,8 +54,8 @@ def grid_tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
     kind = type(model).__name__
     if isinstance(x, Tensor) and x.ndim == 4:
         last = getattr(model, "output_fmt", "NCHW") == "NHWC"
-        places = x if last else x.permute(0, 2, 3, 1)
-        return places.flatten(1, 2), (places.shape[1], places.shape[2])
+        image = x if last else x.permute(0, 2, 3, 1)
+        return image.flatten(1, 2), (image.shape[1], image.shape[2])
     if isinstance(x, Tensor) and x.ndim == 3:
         grid = _grid(model, size)
         count = grid[0] * grid[1] if grid else 0
@@ -96,7 +96,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) -> tuple[int, Size]:
-    """Width and grid of a model's features, found by one image; the model stays as it was.
+    """Width and grid of a model's features, measured with one image; the model stays as it was.
 
     Raises:
         ValueError: The model shows no grid of tokens, or its logits are not what its head makes
@@ -110,7 +110,7 @@ def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) ->
         features, logits = features_of(model, image)
         if not torch.allclose(logits, model(image), rtol=1e-3, atol=1e-4):
             raise ValueError(
-                f"a {type(model).__name__} computes its logits in a way of its own, not from what "
-                "forward_head returns: train it without DRLoc"
+                f"a {type(model).__name__} does not compute its logits from what forward_head "
+                "returns: train it without DRLoc"
             )
     return features.tokens.shape[2], features.grid

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
-from smallvit.models.registry import parse_name
+from smallvit.models.names import check_name
 from smallvit.recipes.recipes import ADDITIONS, RECIPES, Facts
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
@@ -115,10 +115,5 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
 
 def _check_model(config: RunConfig) -> None:
     """Refuses a name that is unknown before anything is decoded."""
-    name = config.model.name
-    if config.model.pretrained or name.startswith("timm/"):
-        return
-    from smallvit.models.baselines import BASELINES
-
-    if name not in BASELINES:
-        parse_name(name)
+    if not config.model.pretrained:
+        check_name(config.model.name)

@@ -97,20 +97,17 @@ class ModelConfig:
 
     Attributes:
         name: A name that `smallvit models` lists, a convolutional baseline such as resnet18, or
-            timm/NAME; auto lets the recipe choose.
+            timm/NAME; auto lets the recipe choose. Add-ons such as `+spt+lsa` that a pretrained
+            model does not have are added to it.
         options: Fields of that family's config, such as drop_path.
         pretrained: Start from the weights of a run folder, a checkpoint, or a model of timm
             (timm/NAME).
-        spt: Puts shifted patches into a pretrained model.
-        lsa: Puts locality self-attention into a pretrained model.
         frozen: Number of layers, counted from the input, that are not trained.
     """
 
     name: str = "cct_2_3x2"
     options: dict[str, Any] = field(default_factory=dict)
     pretrained: str | None = None
-    spt: bool = False
-    lsa: bool = False
     frozen: int = 0
 
     def __post_init__(self) -> None:
@@ -297,7 +294,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, data: Any) -> "RunConfig":
         """From plain data; unknown keys are refused."""
-        return from_plain(cls, data)
+        return from_plain(cls, upgrade(data))
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "the config") -> "RunConfig":
@@ -362,8 +359,18 @@ def upgrade(plain: dict[str, Any], info: Mapping[str, Any] | None = None) -> dic
     """
     size = leaf(info, "data.image_size")
     if size and leaf(plain, "data.image_size") is None:  # format 1 may leave it to the images
-        return overlaid(plain, nested("data.image_size", size))
-    return plain
+        plain = overlaid(plain, nested("data.image_size", size))
+    if not isinstance(plain.get("model"), Mapping):
+        return plain
+    # `model.spt` and `model.lsa` are suffixes of the name now; without `pretrained` they had no
+    # effect, and still have none.
+    model = dict(plain["model"])
+    addons = [addon for addon in ("spt", "lsa") if model.pop(addon, False)]
+    if addons and model.get("pretrained", "unknown"):
+        from smallvit.models.names import parse_name
+
+        model["name"] = str(parse_name(model.get("name") or "").plus(addons))
+    return {**plain, "model": model}
 
 
 def read_changes(path: str | Path, info: Mapping[str, Any] | None = None) -> dict[str, Any]:

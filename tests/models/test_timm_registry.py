@@ -15,7 +15,8 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from smallvit.models.registry import MODELS
+from smallvit.models.names import MODELS
+from smallvit.models.parameters import depths
 from smallvit.models.timm_names import TimmModel, timm_name
 from tests.models.shrunk import FAMILIES, NAMES, shrunk, small_size
 
@@ -24,7 +25,7 @@ CASES = [
     name + addon
     for name in FAMILIES
     for addon in ("", "+spt+lsa")
-    if MODELS[name].model.local or not addon
+    if MODELS[name].model.takes_lsa or not addon
 ]
 
 
@@ -222,14 +223,20 @@ def test_timm_groups_the_parameters(name):
     assert order == sorted(order)
     assert len(set(order)) == len(order), "every block is a layer"
     for key in (key for key in scale if key.startswith(("mergings.", "poolings."))):
-        stage = key.split(".")[1]
-        assert scale[key] == max(value for k, value in scale.items() if f"stages.{stage}." in k)
+        stage = int(key.split(".")[1]) + 1
+        assert scale[key] == min(value for k, value in scale.items() if f"stages.{stage}." in k)
     assert scale["head.weight"] == max(scale.values()) == 1
     assert min(scale.values()) in {
         scale[k] for k in scale if "tokenizer" in k or "embeddings.0" in k
     }
-    for coarse in (False, True):
-        assert timm.models.group_parameters(model, model.group_matcher(coarse))
+    layers, last = depths(model)
+    fine, coarse = (
+        timm.models.group_parameters(model, model.group_matcher(coarse), reverse=True)
+        for coarse in (False, True)
+    )
+    assert fine == layers
+    stages = len(getattr(model, "stages", ())) or last - 1
+    assert set(coarse.values()) == set(range(stages + 2))
 
 
 def test_timm_averages_the_weights():
