@@ -25,7 +25,7 @@ class DropPath(nn.Module):
             raise ValueError(f"drop_path is {rate}: it must be at least 0 and below 1")
         self.rate = rate
 
-    def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
+    def forward(self, x: Float[Tensor, " B *rest"]) -> Float[Tensor, " B *rest"]:
         """Returns the branch, or zeros for the images that drop it."""
         if not self.training or self.rate == 0:
             return x
