@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from smallvit.cli.app import app, refusal
 
 if TYPE_CHECKING:
     from smallvit.recipes.plan import Plan
-    from smallvit.runs import Run
+    from smallvit.runs import Run, RunConfig
 
 _STARTED = time.monotonic()
 
@@ -143,7 +144,8 @@ def train(
     """
     from smallvit.config_io import overlaid
     from smallvit.recipes.plan import plan
-    from smallvit.runs.config import DataConfig, changes_of, read_changes
+    from smallvit.runs.config import DataConfig, RunConfig, changes_of, read_changes
+    from smallvit.training.distributed import join_world
 
     asked = changes_of(changes or [])
     if config is not None:
@@ -159,7 +161,8 @@ def train(
             asked[name] = True
     if deterministic:
         asked = overlaid(asked, {"loop": {"deterministic": True}})
-    made = plan(
+    make = partial(
+        plan,
         str(source),
         recipe=recipe,
         model=model,
@@ -183,7 +186,11 @@ def train(
         changes=asked,
         progress=sys.stderr.isatty(),
     )
-    _run(made, out)
+    # Under torchrun the first process reads, audits and plans, for all.
+    world = join_world((asked.get("loop") or {}).get("device", device))
+    with world.first():
+        made = make() if world.leads else None
+    _run(made, world.agree(made.config if made else RunConfig()), out)
 
 
 @app.command()
@@ -203,26 +210,26 @@ def demo(
     typer.echo(f"report {report([run.folder])}")
 
 
-def _run(made: "Plan", out: Path | None) -> None:
+def _run(made: "Plan | None", config: "RunConfig", out: Path | None) -> None:
     """Trains what was planned, once or a fold at a time."""
     from smallvit.training import train as run_training
     from smallvit.training.folds import tell_summary, train_folds
 
-    if _leads():
+    if made is not None:
         for reason in made.reasons:
             typer.echo(reason, err=True)
     command = _command()
-    if made.config.data.folds:
-        summary = train_folds(made.config, out=out, command=command)
+    if config.data.folds:
+        summary = train_folds(config, out=out, command=command)
         if "accuracy" not in summary:
             raise typer.Exit(130)
         _tell_folds(tell_summary(summary), summary["folder"])
         return
     run = run_training(
-        made.config,
+        config,
         out=out,
-        dataset=made.dataset,
-        found=made.found,
+        dataset=made.dataset if made else None,
+        audited=made.found if made else None,
         command=command,
         started=_STARTED,
     )

@@ -147,6 +147,7 @@ class Backbone(nn.Module):
 
     Config: ClassVar[type[BackboneConfig]]
     local: ClassVar[bool] = True  # whether LSA applies
+    drloc_weight: ClassVar[float] = 0.1  # λ of dense relative localization in its paper
     config: Any
     dim: int
     grid: Size

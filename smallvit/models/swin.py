@@ -106,6 +106,7 @@ class Swin(Backbone):
     """The shifted-window transformer."""
 
     Config = SwinConfig
+    drloc_weight = 0.5
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__()

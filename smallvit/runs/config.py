@@ -93,22 +93,28 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """What is minimised beside the cross-entropy with soft targets.
+    """What is minimised.
 
     Attributes:
+        objective: A name of `smallvit.training.objective.OBJECTIVES`; classification has the
+            options below.
         balanced: Weighs classes by one over their number of images.
-        drloc: λ of dense relative localization; 0 leaves it out.
+        drloc: λ of dense relative localization; 0 leaves it out, "auto" is what its paper has for
+            the kind of model, and becomes a number in the run's own config.
         drloc_mode: How it predicts distances.
         pairs: Its pairs an image.
     """
 
+    objective: str = "classification"
     balanced: bool = False
-    drloc: float = 0.0
+    drloc: float | Literal["auto"] = 0.0
     drloc_mode: Mode = "l1"
     pairs: int = 64
 
     def __post_init__(self) -> None:
-        _check(self, {"drloc": (0, math.inf), "pairs": (1, math.inf)})
+        _check(self, {"pairs": (1, math.inf)})
+        if self.drloc != "auto":
+            _check(self, {"drloc": (0, math.inf)})
 
 
 @dataclass(frozen=True, kw_only=True)

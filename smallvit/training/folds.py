@@ -14,7 +14,7 @@ from smallvit.evaluation.results import Evaluation
 from smallvit.files import write_json
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import EVALUATION, Run, new_folder
-from smallvit.training.finish import resume_command
+from smallvit.training.loop import resume_command
 from smallvit.training.train import check_writable, resume, train
 
 logger = logging.getLogger(__name__)

@@ -20,24 +20,24 @@ logger = logging.getLogger(__name__)
 TIMED = ("seconds", "images_per_second")
 
 
-def clock(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """4:05 or 1:02:03."""
-    whole = max(0, round(seconds))
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    rounded = max(0, round(seconds))
+    hours, minutes = divmod(rounded // 60, 60)
+    return f"{hours}:{minutes:02d}:{rounded % 60:02d}" if hours else f"{minutes}:{rounded % 60:02d}"
 
 
-class Journal:
-    """log.jsonl always; a bar on a terminal, a line a validation elsewhere; others if asked for.
+class Log:
+    """log.jsonl always; a bar on a terminal, one line per interval elsewhere; others if wanted.
 
     Args:
-        path: The log; None writes none, as all processes but the first do.
+        path: The file; None writes none, as in all processes but the first.
         size: Bytes of it to keep: what follows was written after the checkpoint that a resumed
             run starts from.
-        steps: Of the whole run.
+        steps: Of the run.
         tensorboard: Folder for event files.
         wandb: Name and config of a Weights & Biases run.
-        shown: Whether a person is told anything.
+        shown: Whether to show progress to a person.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class Journal:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[numbers]}"),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,
             )
         )
-        return bar, bar.add_task("training", total=self.steps, told="")
+        return bar, bar.add_task("training", total=self.steps, numbers="")
 
     @property
     def size(self) -> int:
-        """Bytes of the log so far, safely on their way to disk."""
+        """Bytes of the log so far, which are now on disk."""
         if self._file is None:
             return 0
         with contextlib.suppress(OSError):
@@ -143,24 +143,43 @@ class Journal:
         else:
             logger.info("%s", sentence)
 
-    def tell_progress(self, train: dict[str, Any], val: dict[str, Any] | None, left: float) -> None:
-        """What an interval brought: on the bar, or as a line."""
-        told = [f"loss {train['loss']:.3f}", f"accuracy {train['accuracy']:.1%}"]
-        if val is not None:
-            told.append(f"val {val['accuracy']:.1%}")
-        told.append(f"{train['images_per_second']:,.0f} images/s")
+    def show_interval(
+        self,
+        epoch: float,
+        train: dict[str, float],
+        val: dict[str, float],
+        speed: float,
+        left: float,
+    ) -> None:
+        """The numbers of an interval: on the bar, or as a line.
+
+        Args:
+            speed: Images per second.
+            left: Seconds to the end.
+        """
+        words = [f"{name} {_number(name, value)}" for name, value in train.items()]
+        words += [f"val {_number(name, value)}" for name, value in val.items()]
+        words.append(f"{speed:,.0f} images/s")
         if self._bar is not None:
-            self._bar.update(self._task, told=" · ".join(told))
-            return
-        self.tell(" · ".join([f"epoch {train['epoch']:g}", *told, f"{clock(left)} left"]))
+            self._bar.update(self._task, numbers=" · ".join(words), refresh=True)
+        else:
+            self.tell(" · ".join([f"epoch {epoch:g}", *words, f"{duration(left)} left"]))
 
     def close(self) -> None:
         """Closes everything."""
         self._stack.close()
 
 
+def _number(name: str, value: float) -> str:
+    return f"{value:.1%}" if name == "accuracy" else f"{value:.3f}"
+
+
 def require_loggers(*, tensorboard: bool, wandb: bool) -> None:
-    """Misses packages before anything is trained, not after."""
+    """Refuses a missing package before anything is trained, not after.
+
+    Raises:
+        ImportError: One is missing; the message holds the command that installs it.
+    """
     if tensorboard:
         require("tensorboard", "tensorboard", "--tensorboard")
     if wandb:

@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Stop:
-    """While it is entered, a first signal only sets `asked`; a second Ctrl-C interrupts at once."""
+    """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
@@ -30,6 +30,6 @@ class Stop:
         self._before.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
