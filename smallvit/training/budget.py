@@ -1,11 +1,9 @@
 """How many steps: from epochs, or from minutes by measuring."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from smallvit.data import Dataset, Loader
 from smallvit.runs.config import RunConfig
-from smallvit.training.distributed import World
 from smallvit.training.optim import validation_interval
 from smallvit.training.step import Stepper
 
@@ -15,35 +13,23 @@ _TRIAL = 0.05  # of the budget, spent on measuring
 _LEAST = 3
 
 
-class Steps(NamedTuple):
-    """A plan.
-
-    Attributes:
-        steps: Of the run.
-        every: Steps between validations.
-        deadline: When the last one has to be done, on the clock; None has time.
-    """
-
-    steps: int
-    every: int
-    deadline: float | None
-
-
 def plan_steps(
     config: RunConfig,
     dataset: Dataset,
     loader: Loader,
     stepper: Stepper,
-    world: World,
     *,
     started: float,
     clock: Callable[[], float],
-) -> Steps:
-    """Steps of a run. For a budget of minutes it takes some steps, and undoes them.
+) -> tuple[int, int, float | None]:
+    """How many steps; for a budget of minutes it takes some, measures them and undoes them.
 
     Args:
         started: When the minutes began, on the clock.
         clock: Seconds; only their differences count.
+
+    Returns:
+        Steps, steps between validations, and when they have to be done: None has time.
 
     Raises:
         ValueError: The time is over before the first step.
@@ -51,7 +37,7 @@ def plan_steps(
     schedule, every, deadline = config.schedule, config.loop.every, None
     steps = schedule.steps or max(1, round(schedule.epochs * loader.steps_per_epoch))
     if schedule.steps is None and schedule.minutes is not None:
-        per_step, per_validation = _measure(config, dataset, loader, stepper, world, clock)
+        per_step, per_validation = _measure(config, dataset, loader, stepper, clock)
         tested = len(dataset.splits.get("test", ()))
         # The test costs about a third of training on as many images; validation is repeated once.
         after = per_step / config.loop.batch_size / 2 * tested + per_validation
@@ -62,7 +48,7 @@ def plan_steps(
         steps = int((deadline - clock()) / (per_step + per_validation / every))
         every = max(every, steps // 100)
         # Each process has measured; the first one's plan counts.
-        steps, every, deadline = world.agree((steps, every, deadline))
+        steps, every, deadline = stepper.world.agree((steps, every, deadline))
         if steps < 1:
             raise ValueError(
                 f"{schedule.minutes:g} minutes are over before the first step: one takes "
@@ -70,7 +56,7 @@ def plan_steps(
                 "allow more time, or choose a smaller model"
             )
     every = every or validation_interval(steps, loader.steps_per_epoch)
-    return Steps(steps, min(every, steps), deadline)
+    return steps, min(every, steps), deadline
 
 
 def _measure(
@@ -78,11 +64,10 @@ def _measure(
     dataset: Dataset,
     loader: Loader,
     stepper: Stepper,
-    world: World,
     clock: Callable[[], float],
 ) -> tuple[float, float]:
     """Seconds of a step and of a validation; the training is afterwards where it was."""
-    saved = stepper.snapshot()
+    world, saved = stepper.world, stepper.snapshot()
     times: list[float] = []
     until = clock() + _TRIAL * 60 * (config.schedule.minutes or 0)
     number = 0

@@ -9,10 +9,11 @@ import sys
 from contextlib import ExitStack
 from importlib import import_module
 from io import FileIO
-from pathlib import Path
 from typing import Any
 
 from smallvit.extras import require
+from smallvit.runs.config import RunConfig
+from smallvit.runs.folder import LOG, Run
 
 logger = logging.getLogger(__name__)
 
@@ -31,45 +32,37 @@ class Log:
     """log.jsonl always; a bar on a terminal, one line per interval elsewhere; others if wanted.
 
     Args:
-        path: The file; None writes none, as in all processes but the first.
-        size: Bytes of it to keep: what follows was written after the checkpoint that a resumed
-            run starts from.
+        run: Whose log; its config says which others are wanted.
         steps: Of the run.
-        tensorboard: Folder for event files.
-        wandb: Name and config of a Weights & Biases run.
+        size: Bytes of the file to keep: what follows was written after the checkpoint that a
+            resumed run starts from.
+        active: Whether anything is written or shown, as only in the first process.
         shown: Whether to show progress to a person.
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        *,
-        size: int = 0,
-        steps: int,
-        tensorboard: Path | None = None,
-        wandb: tuple[str, dict[str, Any]] | None = None,
-        shown: bool = True,
+        self, run: Run, *, steps: int, size: int = 0, active: bool = True, shown: bool = True
     ) -> None:
-        self.steps, self._shown = steps, shown and path is not None
+        self.steps, self._shown = steps, shown and active
         self._file: FileIO | None = None
         self._board: Any = None
         self._wandb: Any = None
         self._bar: Any = None
         self._stack = ExitStack()
-        if path is None:
+        if not active:
             return
         # Unbuffered: what a full disk refused must not wait to be written before the next line.
-        self._file = self._stack.enter_context(path.open("ab", buffering=0))
+        self._file = self._stack.enter_context((run.folder / LOG).open("ab", buffering=0))
         self._file.truncate(size)
         self._file.seek(0, 2)
-        if tensorboard is not None:
+        if run.config.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(tensorboard))
+            self._board = SummaryWriter(str(run.folder / "tensorboard"))
             self._stack.callback(self._board.close)
-        if wandb is not None:
-            module = _wandb()
-            self._wandb = module.init(project="smallvit", name=wandb[0], config=wandb[1])
+        if run.config.wandb:
+            config = run.config.to_dict()
+            self._wandb = _wandb().init(project="smallvit", name=run.name, config=config)
             self._stack.callback(self._wandb.finish)
         if self._shown and sys.stderr.isatty():
             self._bar, self._task = self._make_bar()
@@ -174,15 +167,15 @@ def _number(name: str, value: float) -> str:
     return f"{value:.1%}" if name == "accuracy" else f"{value:.3f}"
 
 
-def require_loggers(*, tensorboard: bool, wandb: bool) -> None:
+def require_loggers(config: RunConfig) -> None:
     """Refuses a missing package before anything is trained, not after.
 
     Raises:
         ImportError: One is missing; the message holds the command that installs it.
     """
-    if tensorboard:
+    if config.tensorboard:
         require("tensorboard", "tensorboard", "--tensorboard")
-    if wandb:
+    if config.wandb:
         _wandb()
 
 

@@ -16,7 +16,6 @@ from smallvit.data import Dataset, Loader
 from smallvit.files import write_bytes, write_tensors
 from smallvit.runs.checkpoint import Progress, Score, save_checkpoint
 from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, WEIGHTS, Run
-from smallvit.training.distributed import World
 from smallvit.training.log import Log
 from smallvit.training.optim import is_mixed, learning_rate
 from smallvit.training.step import NonFiniteError, Stepper
@@ -28,7 +27,7 @@ _CHECK = 50  # steps between checks that a GPU has to be waited for
 _AGREE = 10  # steps between questions to all processes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Training:
     """Everything the loop works with.
 
@@ -38,7 +37,6 @@ class Training:
     """
 
     run: Run
-    world: World
     dataset: Dataset
     loader: Loader
     stepper: Stepper
@@ -88,7 +86,7 @@ def run_loop(training: Training) -> None:
                     _end_interval(training, since)
                 progress.ended = "time"
             due = clock() - saved >= config.loop.checkpoint_seconds
-            if validates and training.world.agree(due) and not progress.ended:
+            if validates and training.stepper.world.agree(due) and not progress.ended:
                 save(training)
                 saved = clock()
 
@@ -134,7 +132,7 @@ def _end_interval(training: Training, since: _Since) -> None:
     decides = training.stepper.objective.decides
     training.log.show_interval(epoch, means, {decides: val[decides]} if val else {}, speed, left)
     if training.deadline is not None:
-        shorten(training, rate, training.deadline)
+        _shorten(training, rate, training.deadline)
 
 
 def validate(training: Training) -> dict[str, float]:
@@ -145,9 +143,12 @@ def validate(training: Training) -> dict[str, float]:
     """
     objective = training.stepper.evaluated()
     try:
-        return objective.validate(training.dataset, "val", training.world)
-    except ValueError as error:
+        val = objective.validate(training.dataset, "val", training.stepper.world)
+    except ValueError as error:  # logits that are not finite
         raise NonFiniteError(training.progress.step) from error
+    if not math.isfinite(val["loss"]):
+        raise NonFiniteError(training.progress.step)
+    return val
 
 
 def _choose(training: Training, val: dict[str, float]) -> None:
@@ -167,7 +168,7 @@ def _choose(training: Training, val: dict[str, float]) -> None:
         progress.ended = "patience"
 
 
-def shorten(training: Training, rate: float, deadline: float) -> None:
+def _shorten(training: Training, rate: float, deadline: float) -> None:
     """Plans fewer steps where the machine has become slower than it was measured.
 
     Args:
@@ -175,7 +176,7 @@ def shorten(training: Training, rate: float, deadline: float) -> None:
     """
     progress = training.progress
     left = progress.steps - progress.step
-    affordable = training.world.agree(int((deadline - training.clock()) / rate))
+    affordable = training.stepper.world.agree(int((deadline - training.clock()) / rate))
     if 0 <= affordable < left * 0.98:
         fewer = progress.step + affordable
         training.log.write("plan", step=progress.step, steps=fewer)
@@ -189,7 +190,7 @@ def shorten(training: Training, rate: float, deadline: float) -> None:
 
 def _questions(training: Training, stop: Stop) -> tuple[bool, bool]:
     """Whether a stop was requested, and whether time is over; the same in all processes."""
-    world, progress = training.world, training.progress
+    world, progress = training.stepper.world, training.progress
     late = training.deadline is not None and training.clock() > training.deadline
     if world.size == 1:
         return stop.requested, late
@@ -202,11 +203,11 @@ def _questions(training: Training, stop: Stop) -> tuple[bool, bool]:
 def save(training: Training) -> None:
     """Writes a checkpoint; one that cannot be written does not end the training."""
     progress, stepper, folder = training.progress, training.stepper, training.run.folder
-    progress.sums = training.world.total(stepper.sums).tolist()
+    progress.sums = training.stepper.world.total(stepper.sums).tolist()
     progress.log_size = training.log.size
     progress.accumulation = stepper.accumulation
     progress.scaler = stepper.scaler.state_dict()
-    if not training.world.leads:
+    if not training.stepper.world.leads:
         return
     try:
         save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())
@@ -216,9 +217,7 @@ def save(training: Training) -> None:
         logger.warning("could not write a checkpoint: %s; training goes on", error)
 
 
-def restore(
-    progress: Progress, tensors: Mapping[str, Tensor], stepper: Stepper, world: World
-) -> None:
+def restore(progress: Progress, tensors: Mapping[str, Tensor], stepper: Stepper) -> None:
     """Puts a checkpoint back into a stepper.
 
     Raises:
@@ -229,13 +228,13 @@ def restore(
     if progress.scaler:
         stepper.scaler.load_state_dict(progress.scaler)
     # The sums are those of all processes together.
-    sums = progress.sums if world.leads else [0.0] * len(progress.sums)
+    sums = progress.sums if stepper.world.leads else [0.0] * len(progress.sums)
     stepper.sums.copy_(torch.tensor(sums, dtype=stepper.sums.dtype))
 
 
 def finish(training: Training) -> Run:
     """Writes weights, evaluation and the last facts of a run that has ended."""
-    run, world, progress = training.run, training.world, training.progress
+    run, world, progress = training.run, training.stepper.world, training.progress
     if not progress.ended:
         if world.leads:
             run = run.note(status="interrupted", step=progress.step)

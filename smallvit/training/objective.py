@@ -45,8 +45,7 @@ class Objective(nn.Module):
     passes. Dropout does: its masks come from torch's generator, which `Stepper` seeds by (seed,
     step, rank).
 
-    Every child module but `model` is trained with the model and thrown away afterwards; one that
-    shall not be trained has parameters without gradients.
+    Child modules beside `model` are trained with it and thrown away afterwards.
 
     Args:
         model: What is trained, and in the end saved.
@@ -91,18 +90,14 @@ class Objective(nn.Module):
         """The mean loss, and a vector with the sum over the images of each of `numbers`.
 
         Args:
-            step: Number of the training step; a tensor, so that it is not compiled in.
+            step: Of the training; a tensor, so that it is not compiled in.
             positions: Of the images in the batch of all processes.
-            mixed: Whether the schedule still mixes images at this step.
+            mixed: Whether the schedule still mixes images.
         """
         raise NotImplementedError
 
     def validate(self, dataset: Dataset, split: str, world: World) -> dict[str, float]:
-        """Loss and numbers of a split: those of `forward` with the draws of one fixed step.
-
-        Raises:
-            ValueError: Some of it is not finite.
-        """
+        """Means over a split, of `forward` in evaluation mode with the draws of a fixed step."""
         pixels, labels = dataset.pixels(split), dataset.labels(split)
         step = torch.tensor(0, device=world.device)
         sums = torch.zeros(1 + len(self.numbers), device=world.device)
@@ -115,8 +110,6 @@ class Objective(nn.Module):
                 loss, numbers = self(images, truth, step, positions, mixed=False)
                 sums += torch.cat([loss[None].float() * len(images), numbers.float()])
         means = (world.total(sums) / len(pixels)).tolist()
-        if not np.isfinite(means).all():
-            raise ValueError(f"the {split} split gives a loss that is not finite")
         return dict(zip(("loss", *self.numbers), means, strict=True))
 
     def evaluate(self, dataset: Dataset, world: World) -> tuple[dict[str, Any], Evaluation | None]:
@@ -218,11 +211,7 @@ class Classification(Objective):
         return torch.stack(tokens.chunk(2, 1))
 
     def validate(self, dataset: Dataset, split: str, world: World) -> dict[str, float]:
-        """Log loss and accuracy of the model's logits.
-
-        Raises:
-            ValueError: Some of them are not finite.
-        """
+        """Log loss and accuracy of the model's logits."""
         logits, labels = self.logits(dataset, split, world, self.precision), dataset.labels(split)
         accuracy = float((logits.argmax(1) == labels).mean())
         return {"loss": log_loss(softmax(logits), labels), "accuracy": accuracy}
@@ -272,10 +261,8 @@ def find_objective(name: str) -> type[Objective]:
         ValueError: There is none of that name.
     """
     if name not in OBJECTIVES:
-        raise ValueError(
-            f"loss.objective is {name!r}: allowed are {', '.join(OBJECTIVES)}"
-            f"{nearest(name, OBJECTIVES)}"
-        )
+        allowed = f"{', '.join(OBJECTIVES)}{nearest(name, OBJECTIVES)}"
+        raise ValueError(f"loss.objective is {name!r}: allowed are {allowed}")
     module, _, kind = OBJECTIVES[name].partition(":")
     objective: type[Objective] = getattr(import_module(module), kind)
     return objective
@@ -284,29 +271,22 @@ def find_objective(name: str) -> type[Objective]:
 def make_objective(
     config: RunConfig, model: nn.Module, dataset: Dataset, world: World
 ) -> Objective:
-    """The config's objective for a model, on its device and ready to train."""
-    device = world.device
-    if world.size > 1 and device.type == "cuda":
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    precision = choose_precision(config, device)
-    objective = find_objective(config.loss.objective)(model, config, dataset, precision).to(device)
-    if _prefers_channels_last(model, device):
-        model.to(memory_format=torch.channels_last)
-    return objective.train()
-
-
-def choose_precision(config: RunConfig, device: torch.device) -> Precision:
-    """The number format of the model's arithmetic.
+    """The config's objective for a model, on its device and ready to train.
 
     Raises:
-        ValueError: The device does not have it.
+        ValueError: The device does not have the number format that is wanted.
     """
-    precision = config.loop.precision
+    device, precision = world.device, config.loop.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
     if precision == "fp16" and device.type == "cpu":
         raise ValueError("precision is 'fp16': a CPU has fp32 and bf16")
-    return precision
+    if world.size > 1 and device.type == "cuda":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    objective = find_objective(config.loss.objective)(model, config, dataset, precision).to(device)
+    if _prefers_channels_last(model, device):
+        model.to(memory_format=torch.channels_last)
+    return objective.train()
 
 
 def drloc_weight(weight: float | Literal["auto"], model: nn.Module) -> float:

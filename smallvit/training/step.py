@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,12 +15,7 @@ from smallvit.runs.checkpoint import below
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
 from smallvit.training.objective import Objective
-from smallvit.training.optim import (
-    ema_decay,
-    make_optimiser,
-    parameter_groups,
-    set_learning_rate,
-)
+from smallvit.training.optim import ema_decay, make_optimiser, parameter_groups, set_learning_rate
 
 logger = logging.getLogger(__name__)
 
@@ -189,13 +184,12 @@ class Stepper:
         self.optimiser.zero_grad(set_to_none=True)
         loss = torch.zeros_like(self._keep)
         numbers = torch.zeros(len(self.objective.numbers), device=loss.device)
-        for index, part in enumerate(self._parts(batch)):
+        parts = zip(*(tensor.chunk(self.accumulation) for tensor in batch), strict=True)
+        for index, (images, labels, positions) in enumerate(parts):
             if self.objective.paths:
-                self.objective.drop_paths(self._draw_paths(self._step, part.positions))
+                self.objective.drop_paths(self._draw_paths(self._step, positions))
             with self._unsynchronised(index + 1 < self.accumulation):
-                mean, sums = self._run_pass(
-                    part.images, part.labels, self._step, part.positions, mixed=mixed
-                )
+                mean, sums = self._run_pass(images, labels, self._step, positions, mixed=mixed)
                 mean = mean / self.accumulation
                 self.scaler.scale(mean).backward()
             loss += mean.detach()
@@ -203,7 +197,10 @@ class Stepper:
         if loss.device.type == "cpu" and not torch.isfinite(loss):
             raise NonFiniteError(int(self._step), untouched=True)
         self._update()
-        self._note(loss, numbers, batch.labels.shape[0])
+        count = torch.full_like(loss[None], len(batch.images))
+        self.sums += torch.cat([loss * count, numbers, count])
+        first_bad = torch.minimum(self._bad, self._step)
+        self._bad.copy_(torch.where(torch.isfinite(loss), self._bad, first_bad))
 
     def _update(self) -> None:
         if clip := self.config.optim.clip:
@@ -217,15 +214,6 @@ class Stepper:
             with torch.no_grad():
                 for slow, fast in pairs:
                     slow.lerp_(fast, 1 - self._keep)
-
-    def _note(self, loss: Tensor, numbers: Tensor, count: int) -> None:
-        fine = torch.isfinite(loss)
-        self._bad.copy_(torch.where(fine, self._bad, torch.minimum(self._bad, self._step)))
-        self.sums += torch.cat([loss[None] * count, numbers, torch.full_like(loss[None], count)])
-
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
-        chunks = (tensor.chunk(self.accumulation) for tensor in batch)
-        return (Batch(*part) for part in zip(*chunks, strict=True))
 
     def _unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
         if wanted and isinstance(self._run_pass, DistributedDataParallel):
@@ -265,12 +253,7 @@ class Stepper:
 
     def _tensors(self) -> list[Tensor]:
         """Everything a step changes."""
-        state = [
-            value
-            for held in self.optimiser.state.values()
-            for value in held.values()
-            if isinstance(value, Tensor)
-        ]
+        state = [value for state in self.optimiser.state.values() for value in state.values()]
         ema = [] if self.ema is None else list(self.ema.parameters())
         trained = [*self.objective.parameters(), *self.objective.buffers()]
         return [*trained, self.sums, self._bad, *ema, *state]

@@ -20,7 +20,7 @@ from smallvit.models.build import describe, make_model
 from smallvit.runs.checkpoint import Progress, load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.folder import CHECKPOINTS, LOG, Run, new_folder, refuse_taken
+from smallvit.runs.folder import CHECKPOINTS, Run, new_folder, refuse_taken
 from smallvit.training.budget import plan_steps
 from smallvit.training.distributed import World, join_world, leave_world
 from smallvit.training.log import Log, require_loggers
@@ -66,31 +66,31 @@ def train(
     started = clock() if started is None else started
     world = join_world(config.loop.device)
     try:
-        require_loggers(tensorboard=config.tensorboard, wandb=config.wandb)
+        require_loggers(config)
         set_determinism(config)
         folder = world.agree(Path(out) if out is not None else _next_folder(config))
         check_writable(folder)
         dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
         config = _limit_batch(config, dataset)
         model, notes = build_model(config, dataset)
-        _check_room(folder, model)
+        # Three checkpoints of up to five copies each, and two files of weights.
+        check_writable(folder, need=17 * sum(p.nbytes for p in model.parameters()))
         weight = drloc_weight(config.loss.drloc, model)
         config = replace(config, loss=replace(config.loss, drloc=weight))
         loader = make_loader(config, dataset, world)
         objective = make_objective(config, model, dataset, world)
         stepper = Stepper(config, objective, world)
         steps, every, deadline = plan_steps(
-            config, dataset, loader, stepper, world, started=started, clock=clock
+            config, dataset, loader, stepper, started=started, clock=clock
         )
         config = replace(config.with_steps(steps), loop=replace(config.loop, every=every))
         info = _facts(config, dataset, model, notes, world, command)
         run = Run.create(folder, config, info) if world.leads else Run(folder, config, info)
         if shown and world.leads:
             _describe_start(run)
+        log = Log(run, steps=steps, active=world.leads, shown=shown)
         progress = Progress(steps=steps)
-        return _run(
-            run, world, dataset, loader, stepper, progress, shown, clock=clock, deadline=deadline
-        )
+        return _run(Training(run, dataset, loader, stepper, progress, log, clock, deadline))
     finally:
         leave_world(world)
 
@@ -121,62 +121,36 @@ def resume(
     config = run.config
     world = join_world(config.loop.device)
     try:
-        require_loggers(tensorboard=config.tensorboard, wandb=config.wandb)
+        require_loggers(config)
         set_determinism(config)
         dataset = _read_data(config, world, None, shown=shown, checked=False)
         run.check_data(dataset)
         model, _ = build_model(config, dataset)
         loader = make_loader(config, dataset, world)
         stepper = Stepper(config, make_objective(config, model, dataset, world), world)
-        progress = Progress(steps=config.schedule.steps or 0)
+        assert config.schedule.steps is not None  # as in the config of every run
+        progress = Progress(steps=config.schedule.steps)
         if checkpoint := load_checkpoint(run.folder / CHECKPOINTS):
             progress, tensors = checkpoint
-            restore(progress, tensors, stepper, world)
+            restore(progress, tensors, stepper)
         logger.info("going on with %s after %s steps", run.folder, f"{progress.step:,}")
-        return _run(run, world, dataset, loader, stepper, progress, shown, clock=clock)
+        size, steps = progress.log_size, progress.steps
+        log = Log(run, steps=steps, size=size, active=world.leads, shown=shown)
+        return _run(Training(run, dataset, loader, stepper, progress, log, clock))
     finally:
         leave_world(world)
 
 
-def _run(
-    run: Run,
-    world: World,
-    dataset: Dataset,
-    loader: Loader,
-    stepper: Stepper,
-    progress: Progress,
-    shown: bool,
-    *,
-    clock: Callable[[], float],
-    deadline: float | None = None,
-) -> Run:
-    """The loop with its log, and the end."""
-    log = Log(
-        run.folder / LOG if world.leads else None,
-        size=progress.log_size,
-        steps=progress.steps,
-        tensorboard=run.folder / "tensorboard" if run.config.tensorboard else None,
-        wandb=(run.name, run.config.to_dict()) if run.config.wandb else None,
-        shown=shown,
-    )
-    training = Training(
-        run=run,
-        world=world,
-        dataset=dataset,
-        loader=loader,
-        stepper=stepper,
-        progress=progress,
-        log=log,
-        clock=clock,
-        deadline=deadline,
-    )
+def _run(training: Training) -> Run:
+    """The loop and the end, or advice if the loss is not finite."""
+    run, world = training.run, training.stepper.world
     try:
         run_loop(training)
     except NonFiniteError as error:
         if world.size == 1 and world.device.type == "cpu" and error.untouched:
             save(training)  # nothing has changed since the step before
         if world.leads:
-            run.note(status="not finite", step=progress.step)
+            run.note(status="not finite", step=training.progress.step)
         kept = "no weights were saved yet"
         if saved := sorted((run.folder / CHECKPOINTS).glob("*.json")):
             step = f"{int(saved[-1].stem):,}"
@@ -187,8 +161,8 @@ def _run(
             "loop.precision=fp32"
         ) from error
     finally:
-        log.close()
-        stepper.objective.drop_paths(None)
+        training.log.close()
+        training.stepper.objective.drop_paths(None)
     return finish(training)
 
 
@@ -329,18 +303,12 @@ def _facts(
 
 
 def _describe_start(run: Run) -> None:
-    steps, batch = run.config.schedule.steps or 0, run.config.loop.batch_size
+    info, steps, batch = run.info, run.config.schedule.steps or 0, run.config.loop.batch_size
     logger.info(
-        "%s, %s parameters, on %s: %s steps of %d images, %s images seen; %s",
-        run.info["model"]["name"],
-        f"{run.info['parameters']:,}",
-        run.info["device"],
-        f"{steps:,}",
-        batch,
-        f"{steps * batch:,}",
-        run.folder,
+        f"{info['model']['name']}, {info['parameters']:,} parameters, on {info['device']}: "
+        f"{steps:,} steps of {batch} images, {steps * batch:,} images seen; {run.folder}"
     )
-    for note in run.info["notes"]:
+    for note in info["notes"]:
         logger.info("note: %s", note)
 
 
@@ -366,34 +334,24 @@ def _next_folder(config: RunConfig) -> Path:
     return new_folder(Path(config.data.source).name or "data", model)
 
 
-def check_writable(folder: Path) -> None:
-    """Refuses a folder where nothing can be written, before any work is done.
+def check_writable(folder: Path, need: int = 0) -> None:
+    """Refuses a folder that cannot be written to, before any work is done.
+
+    Args:
+        need: Bytes that will be written.
 
     Raises:
         ValueError: The folder is not empty.
-        OSError: It cannot be written.
+        OSError: It cannot be written, or the disk is full.
     """
     refuse_taken(folder)
-    existing = _nearest_existing(folder)
+    existing = folder.resolve()
+    while not existing.exists():
+        existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise OSError(f"{existing} cannot be written to: choose another folder with --out")
-
-
-def _check_room(folder: Path, model: nn.Module) -> None:
-    """Refuses a disk that cannot hold what a run writes: three checkpoints and two models."""
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    existing = _nearest_existing(folder)
-    need, free = 3 * 5 * size + 2 * size, shutil.disk_usage(existing).free
-    if free < need:
+    if (free := shutil.disk_usage(existing).free) < need:
         raise OSError(
             f"{existing} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
             "room, or choose another folder with --out"
         )
-
-
-def _nearest_existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    folder = folder.resolve()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
