@@ -10,7 +10,7 @@ from smallvit import plan
 from smallvit.recipes.recipes import RECIPES, Facts, demo, drloc_weight
 from smallvit.runs import RunConfig
 from smallvit.runs.config import DataConfig
-from smallvit.training.schedule import is_mixed, learning_rate
+from smallvit.training.optim import is_mixed, learning_rate
 
 CIFAR = Facts(
     source="cifar100",

@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 from smallvit.cli import app
-from smallvit.runs import Run
-from smallvit.training import loop
-from smallvit.training.log import Journal
+from smallvit.runs import Run, RunConfig
+from smallvit.training.log import Log
+from smallvit.training.step import Stepper
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +84,10 @@ def test_folds(source, tmp_path):
 def test_stopping_and_going_on(source, tmp_path, monkeypatch):
     out = tmp_path / "run"
     line = f"train {source} --device cpu --set schedule.steps=4 {TINY}"
-    take = loop._take_step
+    take = Stepper.__call__
 
-    def asked_after_two(job, step):
-        take(job, step)
+    def requested_after_two(stepper, batch, step, **named):
+        take(stepper, batch, step, **named)
         if step == 1:
             import os
             import signal
@@ -95,7 +95,7 @@ def test_stopping_and_going_on(source, tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_take_step", asked_after_two)
+        patch.setattr(Stepper, "__call__", requested_after_two)
         done = smallvit(f"{line} --out {out}")
     assert done.exit_code == 130
     assert Run.open(out).info["status"] == "interrupted"
@@ -183,13 +183,11 @@ def test_baselines_through_the_same_command(source, tmp_path, name):
 
 def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    journal = Journal(tmp_path / "log.jsonl", steps=10)
-    journal.advance(5, 10)
-    told = {"loss": 1.0, "accuracy": 0.5, "images_per_second": 100.0, "epoch": 1.0}
-    journal.tell_progress(told, {"accuracy": 0.4}, 12)
-    journal._bar.refresh()
-    journal.tell("a line")
-    journal.close()
+    log = Log(Run(tmp_path, RunConfig(), {}), steps=10)
+    log.advance(5, 10)
+    log.show_interval(1.0, {"loss": 1.0, "accuracy": 0.5}, {"accuracy": 0.4}, 100.0, 12)
+    log.tell("a line")
+    log.close()
     shown = capsys.readouterr().err
     assert "loss 1.000" in shown
     assert "a line" in shown

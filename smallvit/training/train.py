@@ -32,6 +32,9 @@ from smallvit.transfer.start import start_from
 
 logger = logging.getLogger(__name__)
 
+#: Findings of an audit that do not matter where labels do not.
+_ABOUT_LABELS = ("one-class", "empty-class", "conflicts", "case")
+
 
 def train(
     config: RunConfig,
@@ -184,9 +187,11 @@ def _read_data(
     with world.first():
         dataset = open_data(config.data, progress=bar) if dataset is None else dataset
         if checked and world.leads:
-            (audited or audit(dataset)).check(config.data.allow)
-            if objective.needs_labels and len(dataset.classes) < 2:
-                raise ValueError(f"{dataset.source} has one class: a classifier needs two or more")
+            audited = audited or audit(dataset)
+            if not objective.needs_labels:
+                findings = tuple(f for f in audited.findings if f.code not in _ABOUT_LABELS)
+                audited = replace(audited, findings=findings)
+            audited.check(config.data.allow)
         for split in dataset.splits:
             dataset.pixels(split, progress=bar)
     return dataset
