@@ -17,10 +17,11 @@ import torch
 from smallvit.augment import PRESETS, AugmentConfig
 from smallvit.data import load_data
 from smallvit.runs.config import DataConfig, LoopConfig, ModelConfig, RunConfig
+from smallvit.training.budget import make_loader
 from smallvit.training.distributed import World
 from smallvit.training.objective import make_objective
 from smallvit.training.step import Stepper
-from smallvit.training.train import build_model, make_loader
+from smallvit.training.train import build_model
 
 _WARM = 20
 

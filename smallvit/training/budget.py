@@ -1,16 +1,64 @@
-"""How many steps: from epochs, or from minutes by measuring."""
+"""How much: images per batch, and steps from epochs, or from minutes by measuring."""
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from smallvit.data import Dataset, Loader
 from smallvit.runs.config import RunConfig
+from smallvit.training.distributed import World
 from smallvit.training.optim import validation_interval
 from smallvit.training.step import Stepper
+
+logger = logging.getLogger(__name__)
 
 _MARGIN = 0.04  # of the budget, for what was not measured
 _SHARE = 0.06  # most of the time that goes into validation
 _TRIAL = 0.05  # of the budget, spent on measuring
 _LEAST = 3
+
+
+def limit_batch(config: RunConfig, dataset: Dataset) -> RunConfig:
+    """The config with a batch that is not larger than the training split."""
+    count, batch = len(dataset.split("train")), config.loop.batch_size
+    if batch <= count:
+        return config
+    group = config.augment.mix_group if config.augment.mixed else 1
+    smaller = count // group * group
+    if not smaller:
+        raise ValueError(
+            f"{count} training images are fewer than a mixing group of {group}: switch mixing "
+            "off with --set augment.mixup=0 --set augment.cutmix=0"
+        )
+    logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
+    return replace(config, loop=replace(config.loop, batch_size=smaller, accumulation=1))
+
+
+def make_loader(config: RunConfig, dataset: Dataset, world: World) -> Loader:
+    """Batches of the training split.
+
+    Raises:
+        ValueError: The batch cannot be divided among processes, passes and mixing groups.
+    """
+    loop, group = config.loop, config.augment.mix_group if config.augment.mixed else 1
+    unit = world.size * loop.accumulation * group
+    if loop.batch_size % unit:
+        raise ValueError(
+            f"batch_size is {loop.batch_size}: {world.size} processes with {loop.accumulation} "
+            f"passes each{f' and mixing groups of {group}' if group > 1 else ''} need a "
+            f"multiple of {unit}"
+        )
+    return Loader(
+        dataset.pixels("train"),
+        dataset.labels("train"),
+        batch_size=loop.batch_size,
+        seed=config.seed,
+        rank=world.rank,
+        world_size=world.size,
+        device=world.device,
+        balanced=loop.balanced,
+        repeats=loop.repeats,
+    )
 
 
 def plan_steps(

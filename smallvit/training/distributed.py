@@ -115,3 +115,14 @@ def leave_world(world: World) -> None:
     """Closes the connections between the processes."""
     if world.size > 1 and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def set_determinism(wanted: bool) -> None:
+    """Has a GPU give the same numbers again, or else compute fast."""
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True

@@ -144,12 +144,7 @@ class Log:
         speed: float,
         left: float,
     ) -> None:
-        """The numbers of an interval: on the bar, or as a line.
-
-        Args:
-            speed: Images per second.
-            left: Seconds to the end.
-        """
+        """Numbers, images per second and seconds left: on the bar, or as a line."""
         words = [f"{name} {_number(name, value)}" for name, value in train.items()]
         words += [f"val {_number(name, value)}" for name, value in val.items()]
         words.append(f"{speed:,.0f} images/s")

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,13 +45,6 @@ class Training:
     deadline: float | None = None
 
 
-class _Since(NamedTuple):
-    """The step and time at which the log's next interval begins."""
-
-    step: int
-    time: float
-
-
 def run_loop(training: Training) -> None:
     """Takes all steps that are left, or those until something ends them; see `Progress.ended`.
 
@@ -61,12 +53,12 @@ def run_loop(training: Training) -> None:
     """
     config, progress, clock = training.run.config, training.progress, training.clock
     first, saved = progress.step, clock()
-    since = _Since(first, saved)
+    since = first, saved  # the step and time at which the log's interval begins
     with Stop() as stop:
         while not progress.ended:
             _take_step(training)
             if progress.step == first + 1:
-                since = _Since(progress.step, clock())  # a first step is slower than the others
+                since = progress.step, clock()  # a first step is slower than the others
             training.log.advance(progress.step, progress.steps)
             last = progress.step == progress.steps
             validates = last or progress.step % (config.loop.every or progress.steps) == 0
@@ -74,7 +66,7 @@ def run_loop(training: Training) -> None:
                 training.stepper.check()
             if validates:
                 _end_interval(training, since)
-                since = _Since(progress.step, clock())
+                since = progress.step, clock()
             if progress.step == progress.steps:
                 progress.ended = progress.ended or "finished"
             requested, late = _questions(training, stop)
@@ -101,14 +93,15 @@ def _take_step(training: Training) -> None:
     progress.step = step + 1
 
 
-def _end_interval(training: Training, since: _Since) -> None:
+def _end_interval(training: Training, since: tuple[int, float]) -> None:
     """Logs the steps since the last interval, validates, and plans anew if time is short."""
     config, progress, clock = training.run.config, training.progress, training.clock
+    first, started = since
     means = training.stepper.take_means()
-    seconds = clock() - since.time
+    seconds = clock() - started
     if not math.isfinite(means["loss"]):
         raise NonFiniteError(progress.step - 1)
-    steps = max(progress.step - since.step, 1)
+    steps = max(progress.step - first, 1)
     epoch = round(progress.step / training.loader.steps_per_epoch, 3)
     speed = round(config.loop.batch_size * steps / max(seconds, 1e-9), 1)
     training.log.write(
@@ -123,11 +116,11 @@ def _end_interval(training: Training, since: _Since) -> None:
     )
     val: dict[str, float] = {}
     if "val" in training.dataset.splits:
-        started = clock()
+        before = clock()
         val = validate(training)
-        training.log.write("val", step=progress.step, **val, seconds=round(clock() - started, 3))
+        training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
         _choose(training, val)
-    rate = (clock() - since.time) / steps  # with validation
+    rate = (clock() - started) / steps  # with validation
     left = rate * (progress.steps - progress.step)
     decides = training.stepper.objective.decides
     training.log.show_interval(epoch, means, {decides: val[decides]} if val else {}, speed, left)
@@ -169,11 +162,7 @@ def _choose(training: Training, val: dict[str, float]) -> None:
 
 
 def _shorten(training: Training, rate: float, deadline: float) -> None:
-    """Plans fewer steps where the machine has become slower than it was measured.
-
-    Args:
-        rate: Seconds per step now.
-    """
+    """Plans fewer steps where one takes longer now (`rate`, in seconds) than was measured."""
     progress = training.progress
     left = progress.steps - progress.step
     affordable = training.stepper.world.agree(int((deadline - training.clock()) / rate))

@@ -15,14 +15,14 @@ from torch import nn
 
 import smallvit
 from smallvit.config_io import differences
-from smallvit.data import Audit, Dataset, Loader, audit
+from smallvit.data import Audit, Dataset, audit
 from smallvit.models.build import describe, make_model
 from smallvit.runs.checkpoint import Progress, load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, Run, new_folder, refuse_taken
-from smallvit.training.budget import plan_steps
-from smallvit.training.distributed import World, join_world, leave_world
+from smallvit.training.budget import limit_batch, make_loader, plan_steps
+from smallvit.training.distributed import World, join_world, leave_world, set_determinism
 from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
 from smallvit.training.objective import drloc_weight, find_objective, make_objective
@@ -70,11 +70,11 @@ def train(
     world = join_world(config.loop.device)
     try:
         require_loggers(config)
-        set_determinism(config)
+        set_determinism(config.loop.deterministic)
         folder = world.agree(Path(out) if out is not None else _next_folder(config))
         check_writable(folder)
         dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
-        config = _limit_batch(config, dataset)
+        config = limit_batch(config, dataset)
         model, notes = build_model(config, dataset)
         # Three checkpoints of up to five copies each, and two files of weights.
         check_writable(folder, need=17 * sum(p.nbytes for p in model.parameters()))
@@ -87,7 +87,7 @@ def train(
             config, dataset, loader, stepper, started=started, clock=clock
         )
         config = replace(config.with_steps(steps), loop=replace(config.loop, every=every))
-        info = _facts(config, dataset, model, notes, world, command)
+        info = _facts(dataset, model, notes, world, command)
         run = Run.create(folder, config, info) if world.leads else Run(folder, config, info)
         if shown and world.leads:
             _describe_start(run)
@@ -125,7 +125,7 @@ def resume(
     world = join_world(config.loop.device)
     try:
         require_loggers(config)
-        set_determinism(config)
+        set_determinism(config.loop.deterministic)
         dataset = _read_data(config, world, None, shown=shown, checked=False)
         run.check_data(dataset)
         model, _ = build_model(config, dataset)
@@ -224,67 +224,8 @@ def build_model(config: RunConfig, dataset: Dataset) -> tuple[nn.Module, list[st
     return model, notes
 
 
-def make_loader(config: RunConfig, dataset: Dataset, world: World) -> Loader:
-    """Batches of the training split.
-
-    Raises:
-        ValueError: The batch cannot be divided among processes, passes and mixing groups.
-    """
-    loop, group = config.loop, config.augment.mix_group if config.augment.mixed else 1
-    unit = world.size * loop.accumulation * group
-    if loop.batch_size % unit:
-        raise ValueError(
-            f"batch_size is {loop.batch_size}: {world.size} processes with {loop.accumulation} "
-            f"passes each{f' and mixing groups of {group}' if group > 1 else ''} need a "
-            f"multiple of {unit}"
-        )
-    return Loader(
-        dataset.pixels("train"),
-        dataset.labels("train"),
-        batch_size=loop.batch_size,
-        seed=config.seed,
-        rank=world.rank,
-        world_size=world.size,
-        device=world.device,
-        balanced=loop.balanced,
-        repeats=loop.repeats,
-    )
-
-
-def set_determinism(config: RunConfig) -> None:
-    """Has a GPU give the same numbers again, or else compute fast."""
-    if config.loop.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
-    else:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        torch.backends.cudnn.allow_tf32 = True
-
-
-def _limit_batch(config: RunConfig, dataset: Dataset) -> RunConfig:
-    """The config with a batch that is not larger than the training split."""
-    count, batch = len(dataset.split("train")), config.loop.batch_size
-    if batch <= count:
-        return config
-    group = config.augment.mix_group if config.augment.mixed else 1
-    smaller = count // group * group
-    if not smaller:
-        raise ValueError(
-            f"{count} training images are fewer than a mixing group of {group}: switch mixing "
-            "off with --set augment.mixup=0 --set augment.cutmix=0"
-        )
-    logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
-    return replace(config, loop=replace(config.loop, batch_size=smaller, accumulation=1))
-
-
 def _facts(
-    config: RunConfig,
-    dataset: Dataset,
-    model: nn.Module,
-    notes: list[str],
-    world: World,
-    command: str | None,
+    dataset: Dataset, model: nn.Module, notes: list[str], world: World, command: str | None
 ) -> dict[str, Any]:
     """What run.json says before the first step."""
     device, (mean, std) = world.device, dataset.statistics

@@ -11,11 +11,12 @@ from safetensors.torch import load_file
 from smallvit.data import load_data
 from smallvit.runs.config import RunConfig, changes_of
 from smallvit.runs.folder import Run
+from smallvit.training.budget import make_loader
 from smallvit.training.distributed import World
 from smallvit.training.log import TIMED
 from smallvit.training.objective import make_objective
 from smallvit.training.step import Stepper
-from smallvit.training.train import build_model, make_loader
+from smallvit.training.train import build_model
 
 #: A transformer of 2 layers and 32 channels.
 TINY = (
