@@ -116,9 +116,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The loss: cross-entropy with soft targets, and what is added to it.
+    """The loss that training minimises.
 
     Attributes:
+        objective: A name of `smallvit.training.objective.OBJECTIVES`; classification has the
+            options below.
         balanced: Weight classes by one over their number of images.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
@@ -127,13 +129,16 @@ class LossConfig:
         pairs: Pairs of tokens per image that it compares.
     """
 
+    objective: str = "classification"
     balanced: bool = False
     drloc: float | Literal["auto"] = 0.0
     drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
     pairs: int = 64
 
     def __post_init__(self) -> None:
-        _check(self, {"drloc": (0, math.inf), "pairs": (1, math.inf)})
+        _check(self, {"pairs": (1, math.inf)})
+        if self.drloc != "auto":
+            _check(self, {"drloc": (0, math.inf)})
 
 
 @dataclass(frozen=True, kw_only=True)
