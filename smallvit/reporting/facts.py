@@ -16,7 +16,7 @@ from smallvit.evaluation.metrics import Reliability, reliability
 from smallvit.evaluation.results import Evaluation
 from smallvit.reporting.images import data_uri, enlarged
 from smallvit.reporting.selection import confident_mistakes, find_suspects, right_and_wrong
-from smallvit.runs.folder import EVALUATION, Run
+from smallvit.runs.folder import Run
 from smallvit.text import shown
 
 if TYPE_CHECKING:
@@ -101,10 +101,7 @@ class Facts:
 
 def read_evaluation(run: Run) -> Evaluation | None:
     """The evaluation that the run folder keeps, if it does."""
-    path = run.folder / EVALUATION
-    if not path.is_file():
-        return None
-    return Evaluation.from_json(path.read_text(encoding="utf-8"), str(path))
+    return run.evaluation()
 
 
 def gather(run: Run, *, device: str = "auto", progress: bool = False) -> Facts:
@@ -134,7 +131,7 @@ def gather(run: Run, *, device: str = "auto", progress: bool = False) -> Facts:
     if model is None or (facts.evaluation is None and not run.finished):
         return _with_mistakes(facts, dataset)
     logits = {
-        split: logits_of(model, part, mean=run.mean, std=run.std, device=place)
+        split: logits_of(model, part, mean=run.card.mean, std=run.card.std, device=place)
         for split, part in pixels.items()
     }
     facts = _with_mistakes(_with_validation(facts, dataset, logits), dataset)
@@ -151,7 +148,7 @@ def _with_validation(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
         dataset.labels("val"),
         facts.run.classes,
         split="val",
-        temperature=facts.run.temperature,
+        temperature=facts.run.card.temperature,
         names=dataset.split("val").names,
     )
     return replace(facts, evaluation=found)
@@ -198,7 +195,7 @@ def _with_suspects(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
     splits = [split for split, part in logits.items() for _ in part]
     places = [place for part in logits.values() for place in range(len(part))]
     labels = np.concatenate([dataset.labels(split) for split in logits])
-    probabilities = softmax(np.concatenate(list(logits.values())), facts.run.temperature)
+    probabilities = softmax(np.concatenate(list(logits.values())), facts.run.card.temperature)
     found = find_suspects(probabilities, labels)
     classes = [shown(name) for name in facts.run.classes]
     shots = []
@@ -236,7 +233,6 @@ def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
     """With what the model looked at in some right and some wrong answers."""
     import torch
 
-    from smallvit.augment import normalise
     from smallvit.explaining.explain import explain
 
     found, run = facts.evaluation, facts.run
@@ -244,8 +240,7 @@ def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
         return facts
     places = [place for kind in right_and_wrong(found.answers, MAPS) for place in kind]
     pixels = np.array(dataset.pixels(found.split)[places])
-    mean, std = torch.tensor(run.mean), torch.tensor(run.std)
-    images = normalise(torch.from_numpy(pixels), mean, std)
+    images = run.card.normalise(torch.from_numpy(pixels))
     answers = [found.answers.predicted[place] for place in places]
     try:
         told = explain(model, images, answers)

@@ -52,7 +52,7 @@ def about_run(facts: Facts) -> list[str]:
     first = (
         f"{name} ({size}) was trained {start} on {shown(data['source'])}: {images} of "
         f"{counted(len(run.classes), 'class', 'classes')}, "
-        f"brought to {height}×{width} pixels ({run.fit})."
+        f"brought to {height}×{width} pixels ({run.card.fit})."
     )
     return [first, *_training(facts)]
 
