@@ -71,7 +71,7 @@ class Card:
         if not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}: allowed is any number above 0")
 
-    def prepare(self, image: Decoded) -> UInt8[np.ndarray, "h w C"]:
+    def prepare(self, image: Decoded) -> UInt8[np.ndarray, "h w c"]:
         """A decoded image in the size and channels of the model.
 
         Raises:

@@ -71,5 +71,5 @@ def test_report(folder: Path, tmp_path: Path) -> None:
 
 def test_bad_requests_are_sentences(tmp_path: Path) -> None:
     for command in ("evaluate", "report"):
-        with pytest.raises(ValueError, match="is no run folder"):
+        with pytest.raises(ValueError, match="is not a run folder"):
             invoke(command, tmp_path)

@@ -225,7 +225,7 @@ def test_any_number_of_classes(run: Run, count: int, present: int, sharpness: fl
 def test_a_bad_request_is_a_sentence(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no run was given"):
         report([])
-    with pytest.raises(ValueError, match="is no run folder"):
+    with pytest.raises(ValueError, match="is not a run folder"):
         report(tmp_path)
     with pytest.raises(ValueError, match="is given twice"):
         report([run.folder, f"{run.folder}/../{run.name}"])
