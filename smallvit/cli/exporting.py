@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
-from smallvit.formats.table import FORMATS
+from smallvit.formats import FORMATS
 
 
 @app.command()

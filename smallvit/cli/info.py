@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smallvit.cli.app import app
-from smallvit.formats.table import format_of, sources
+from smallvit.formats import format_of, sources
 
 if TYPE_CHECKING:
     from smallvit.runs import Card

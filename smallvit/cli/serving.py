@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
-from smallvit.formats.table import sources
+from smallvit.formats import sources
 
 
 @app.command()

@@ -1,11 +1,19 @@
-"""A trained model as files for other programs: each format in one module, all in one table.
+"""A trained model as files for other programs: one module per format, one row each in `FORMATS`.
 
-Names load on first use: the table, and opening an .onnx file, need no PyTorch.
+From the table follow the choices and help of the commands, `Predictor.open` and `info`. A format's
+module has three functions. Each raises ValueError with a sentence that says what is wrong with the
+file or the model.
+
+    write(path, card, model, check)     writes the model once `check` has passed what was made of it
+    load(path, device) -> Loaded        opens what `write` wrote
+    read_card(path) -> Card             the card alone, without the weights where that is possible
+
+Importing this, and opening an .onnx file, needs no PyTorch.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from smallvit.formats.table import FORMATS, Format, format_of, sources
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from smallvit.formats.exporting import export
@@ -14,9 +22,77 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "Format", "Shipped", "export", "format_of", "sources"]
 
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
+class Format(NamedTuple):
+    """A row of the table.
 
+    Attributes:
+        module: The full name of its module.
+        about: What it is and what reads it, for `smallvit export --help`.
+        suffix: How the names of its files end; empty for a folder.
+        marker: The file by which a folder is recognised; empty for a file.
+        script: Whether a Python script of the same name that uses it may be written beside it.
+        extra: The extra of smallvit that brings the packages for writing it.
+        packages: The modules of these packages.
+    """
+
+    module: str
+    about: str
+    suffix: str = ""
+    marker: str = ""
+    script: bool = False
+    extra: str = ""
+    packages: tuple[str, ...] = ()
+
+    @property
+    def code(self) -> Any:
+        """Its module, imported on first use."""
+        return import_module(self.module)
+
+
+FORMATS = {
+    "onnx": Format(
+        "smallvit.formats.onnx",
+        "a graph for ONNX Runtime that takes decoded images of any size",
+        suffix=".onnx",
+        script=True,
+        extra="onnx",
+        packages=("onnxruntime", "onnx", "onnxscript"),
+    ),
+    "pt2": Format("smallvit.formats.pt2", "the same graph for torch.export.load", suffix=".pt2"),
+    "safetensors": Format(
+        "smallvit.formats.safetensors", "the weights and their card", suffix=".safetensors"
+    ),
+    "timm": Format(
+        "smallvit.formats.timm_folder", "a folder for timm.create_model", marker="config.json"
+    ),
+}
+
+
+def sources() -> str:
+    """What can be opened, for messages and help."""
+    kinds = (record.suffix or f"{name} folder" for name, record in FORMATS.items())
+    return f"a run folder, or an exported model ({', '.join(kinds)})"
+
+
+def format_of(path: Path) -> Format | None:
+    """The format of an exported file or folder; None for any other folder.
+
+    Raises:
+        ValueError: It is another file, or does not exist although its name has a known suffix.
+    """
+    for record in FORMATS.values():
+        if record.marker and (path / record.marker).is_file():
+            return record
+        if record.suffix and record.suffix == path.suffix.lower() and not path.is_dir():
+            if path.exists():
+                return record
+            raise ValueError(f"{path} does not exist: expected {sources()}")
+    if path.is_file():
+        raise ValueError(f"{path} is neither: expected {sources()}")
+    return None
+
+
+def __getattr__(name: str) -> Any:
     homes = {"export": "exporting", "Shipped": "shipped"}
     if name not in homes:
         raise AttributeError(f"module 'smallvit.formats' has no attribute {name!r}")

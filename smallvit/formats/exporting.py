@@ -15,8 +15,8 @@ import smallvit
 from smallvit.data import load_data
 from smallvit.data.images import as_array
 from smallvit.extras import require
+from smallvit.formats import FORMATS, Format
 from smallvit.formats.shipped import Outputs, Shipped, outputs_of
-from smallvit.formats.table import FORMATS, Format
 from smallvit.runs.folder import Run
 
 logger = logging.getLogger(__name__)
@@ -94,19 +94,13 @@ def _check_free(path: Path, record: Format, force: bool) -> None:
 
 
 def check(outputs: Outputs, shipped: Shipped, run: Run, what: str) -> float:
-    """Refuses an export that disagrees with the model on real images.
-
-    Args:
-        outputs: What was exported, as a function.
-        shipped: The module it was made from.
-        run: The run whose images are tried.
-        what: What is refused, for the message.
+    """Compares an export with the module it was made from, on real images of the run.
 
     Returns:
         The largest difference.
 
     Raises:
-        ValueError: Some output differs.
+        ValueError: An output differs by more than the tolerance; `what` was not written.
     """
     worst = 0.0
     for images in samples(run, shipped.input_channels):

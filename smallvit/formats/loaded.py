@@ -1,7 +1,7 @@
-"""`Loaded`: a model that was opened, as a function of images. Importing this needs no PyTorch."""
+"""What opening a model gives: its card, and the model as a function. Needs no PyTorch."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float32, UInt8
@@ -14,19 +14,8 @@ if TYPE_CHECKING:
 Forward = Callable[[UInt8[np.ndarray, "B h w C"]], Float32[np.ndarray, "B K"]]
 """From prepared images (`Card.prepare`) to logits."""
 
-
-class Loaded(NamedTuple):
-    """What a predictor is made of.
-
-    Attributes:
-        card: What goes with the weights.
-        forward: The model as a function of prepared images.
-        model: The model itself; None for an exported graph.
-    """
-
-    card: Card
-    forward: Forward
-    model: "nn.Module | None" = None
+Loaded = tuple[Card, Forward, Any]
+"""What a predictor is made of; the last is the PyTorch model, or None for an exported graph."""
 
 
 def coloured(pixels: UInt8[np.ndarray, "B h w C"]) -> UInt8[np.ndarray, "B h w c"]:
@@ -43,9 +32,9 @@ def eager(card: Card, model: "nn.Module", device: str) -> Loaded:
     model.to(chosen)
 
     def forward(pixels: UInt8[np.ndarray, "B h w C"]) -> Float32[np.ndarray, "B K"]:
-        planes = np.moveaxis(pixels, 3, 1)
+        planes, size = np.moveaxis(pixels, 3, 1), len(pixels)
         return logits_of(
-            model, planes, mean=card.mean, std=card.std, device=chosen, batch_size=len(pixels)
+            model, planes, mean=card.mean, std=card.std, device=chosen, batch_size=size
         )
 
-    return Loaded(card, forward, model)
+    return card, forward, model

@@ -50,7 +50,7 @@ def load(path: Path, device: str) -> Loaded:
         logits: Float32[np.ndarray, "B K"] = session.run(["logits"], images)[0]
         return logits
 
-    return Loaded(_card(session, path), forward)
+    return _card(session, path), forward, None
 
 
 def read_card(path: Path) -> Card:

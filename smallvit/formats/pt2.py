@@ -55,7 +55,7 @@ def load(path: Path, device: str) -> Loaded:
             logits: Float32[np.ndarray, "B K"] = module(images)[0].cpu().numpy()
         return logits
 
-    return Loaded(card, forward)
+    return card, forward, None
 
 
 def read_card(path: Path) -> Card:

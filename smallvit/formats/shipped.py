@@ -76,11 +76,9 @@ def grey(planes: UInt8[Tensor, "B 3 H W"]) -> UInt8[Tensor, "B 1 H W"]:
 def outputs_of(module: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Outputs:
     """A `Shipped`, or a graph of one, as a function of arrays."""
 
-    def outputs(
-        images: UInt8[np.ndarray, "B H W C"],
-    ) -> tuple[Float32[np.ndarray, "B K"], Float32[np.ndarray, "B K"]]:
-        with torch.no_grad():
-            logits, probabilities = module(torch.from_numpy(images))
+    @torch.no_grad()
+    def outputs(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits, probabilities = module(torch.from_numpy(images))
         return logits.numpy(), probabilities.numpy()
 
     return outputs

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import UInt8
 
 from smallvit.data.images import UnreadableError, decode, read_bytes
 from smallvit.data.parallel import spread
@@ -36,12 +35,6 @@ class Row:
     error: str = ""
     classes: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
-
-
-class _Prepared(NamedTuple):
-    path: str
-    error: str = ""
-    pixels: UInt8[np.ndarray, "h w C"] | None = None
 
 
 def predict(
@@ -87,35 +80,28 @@ def _rows(
     batch_size: int,
     progress: bool,
 ) -> Iterator[Row]:
-    def prepare(file: Found) -> _Prepared:
+    card = predictor.card
+
+    def prepare(file: Found) -> tuple[Row, np.ndarray | None]:
         if file.error:
-            return _Prepared(file.path, str(file.error.strerror))
+            return Row(path=file.path, error=str(file.error.strerror)), None
         try:
-            pixels = predictor.card.prepare(decode(read_bytes(Path(file.path))))
+            return Row(path=file.path), card.prepare(decode(read_bytes(Path(file.path))))
         except UnreadableError as error:
-            return _Prepared(file.path, str(error))
+            return Row(path=file.path, error=str(error)), None
         except MemoryError:
-            return _Prepared(file.path, "there is not enough memory to decode it")
-        return _Prepared(file.path, pixels=pixels)
+            return Row(path=file.path, error="there is not enough memory to decode it"), None
 
     prepared = spread(prepare, files, description="predicting", progress=progress, size=_CHUNK)
     while batch := list(islice(prepared, batch_size)):
-        pixels = [each.pixels for each in batch if each.pixels is not None]
-        predictions = iter(_best(predictor, pixels, top, flip) if pixels else ())
-        for each in batch:
-            if each.pixels is None:
-                yield Row(path=each.path, error=each.error)
-            else:
-                classes, probabilities = next(predictions)
-                yield Row(path=each.path, classes=classes, probabilities=probabilities)
-
-
-def _best(
-    predictor: Predictor, pixels: list[UInt8[np.ndarray, "h w C"]], top: int, flip: bool
-) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """The most probable classes of each image; of equals the first."""
-    logits = predictor.logits_of_prepared(np.stack(pixels), flip=flip)
-    probabilities = predictor.card.probabilities(logits)
-    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-    for best, row in zip(order, probabilities, strict=True):
-        yield tuple(predictor.classes[k] for k in best), tuple(row[best].tolist())
+        pixels = [image for _, image in batch if image is not None]
+        logits = predictor.logits_of_prepared(np.stack(pixels), flip=flip) if pixels else None
+        probabilities = iter(() if logits is None else card.probabilities(logits))
+        for row, image in batch:
+            if image is None:
+                yield row
+                continue
+            shares = next(probabilities)
+            best = np.argsort(-shares, kind="stable")[:top]  # of equals the first
+            classes = tuple(card.classes[k] for k in best)
+            yield replace(row, classes=classes, probabilities=tuple(shares[best].tolist()))

@@ -11,8 +11,8 @@ from jaxtyping import Float32, UInt8
 from PIL.Image import Image
 
 from smallvit.evaluation.calibration import check_logits, softmax
+from smallvit.formats import format_of
 from smallvit.formats.loaded import Forward, eager
-from smallvit.formats.table import format_of
 from smallvit.runs.card import Card
 
 if TYPE_CHECKING:

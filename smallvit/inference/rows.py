@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,11 +34,11 @@ class Column:
     """One column of the output.
 
     Attributes:
-        name: What it is called. A ranked one is NAME_1, NAME_2, … in CSV and Parquet, and in JSON
-            a key of each of the `predictions`.
+        name: In CSV and Parquet a ranked column is NAME_1, NAME_2, …; in JSON it is a key of each
+            of the `predictions`.
         type: Of its values.
-        value: A row's value, or None; of a ranked column a value per predicted class.
-        ranked: Whether there is a value per predicted class.
+        value: A row's value, or None; of a ranked column one value per predicted class.
+        ranked: Whether there is one value per predicted class.
         text: A value as the terminal shows it.
         guard: What CSV puts before text that a spreadsheet would take for a formula.
     """
@@ -50,40 +51,31 @@ class Column:
     guard: str = "'"
 
 
+def _path(row: Row) -> str:
+    return os.fsencode(row.path).decode("utf-8", "backslashreplace")
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.1f} %"
+
+
 COLUMNS = [
-    Column(
-        name="path",
-        type=str,
-        value=lambda row: os.fsencode(row.path).decode("utf-8", "backslashreplace"),
-        guard="./",
-    ),
+    Column(name="path", type=str, value=_path, guard="./"),
     Column(name="error", type=str, value=lambda row: row.error or None, text="error: {}".format),
-    Column(name="class", type=str, value=lambda row: row.classes, ranked=True),
+    Column(name="class", type=str, value=attrgetter("classes"), ranked=True),
     Column(
         name="probability",
         type=float,
-        value=lambda row: row.probabilities,
+        value=attrgetter("probabilities"),
         ranked=True,
-        text=lambda share: f"{100 * share:.1f} %",
+        text=_percent,
     ),
 ]
 """What a row of predictions holds, in every format and on the terminal."""
 
 
-def flat_columns(top: int) -> dict[str, Column]:
-    """The columns of a table, by their names there."""
-    single = {column.name: column for column in COLUMNS if not column.ranked}
-    ranked = [column for column in COLUMNS if column.ranked]
-    return single | {f"{c.name}_{rank}": c for rank in range(1, top + 1) for c in ranked}
-
-
-def nested(row: Row, digits: int | None = None) -> dict[str, Any]:
-    """A row as JSON has it.
-
-    Args:
-        row: Of `predict`.
-        digits: Places to which numbers are rounded; None leaves them as they are.
-    """
+def _nested(row: Row, digits: int | None = None) -> dict[str, Any]:
+    """A row as JSON has it, its numbers rounded if `digits` says so."""
 
     def plain(value: Any) -> Any:
         return round(value, digits) if digits and isinstance(value, float) else value
@@ -94,18 +86,26 @@ def nested(row: Row, digits: int | None = None) -> dict[str, Any]:
     return single | {"predictions": [dict(zip(ranked, rank, strict=True)) for rank in ranks]}
 
 
-def flat(row: Row) -> dict[str, Any]:
+def _flat(row: Row) -> dict[str, Any]:
     """A row as a table has it; ranks that it does not have are left out."""
-    values = nested(row)
+    values = _nested(row)
     for rank, prediction in enumerate(values.pop("predictions"), 1):
         values |= {f"{name}_{rank}": value for name, value in prediction.items()}
     return values
 
 
+def _flat_columns(top: int) -> dict[str, Column]:
+    """The columns of a table, by their names there."""
+    ranked = [column for column in COLUMNS if column.ranked]
+    return {column.name: column for column in COLUMNS if not column.ranked} | {
+        f"{column.name}_{rank}": column for rank in range(1, top + 1) for column in ranked
+    }
+
+
 def line(row: Row) -> str:
     """A row as the terminal shows it: tabs between columns, spaces within a prediction."""
     texts = {column.name: column.text for column in COLUMNS}
-    values = nested(row)
+    values = _nested(row)
     predictions = values.pop("predictions")
     cells = [{name: value} for name, value in values.items() if value is not None] + predictions
     return "\t".join(
@@ -160,12 +160,12 @@ def write_rows(rows: Iterable[Row], path: str | os.PathLike[str], *, top: int) -
 
 
 def _write_csv(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
-    columns = flat_columns(top)
+    columns = _flat_columns(top)
     text = io.TextIOWrapper(file, "utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        values = flat(row)
+        values = _flat(row)
         writer.writerow([_cell(values.get(name), column) for name, column in columns.items()])
     text.flush()
     text.detach()  # the file is closed by whoever opened it
@@ -188,7 +188,7 @@ def _is_number(text: str) -> bool:
 
 
 def _object(row: Row) -> bytes:
-    return json.dumps(nested(row, _DIGITS), ensure_ascii=False).encode()
+    return json.dumps(_nested(row, _DIGITS), ensure_ascii=False).encode()
 
 
 def _write_json(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
@@ -206,10 +206,10 @@ def _write_lines(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
 def _write_parquet(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
     arrow, parquet = _arrow("pyarrow"), _arrow("pyarrow.parquet")
     types = {str: arrow.string(), float: arrow.float32(), int: arrow.int64()}
-    schema = arrow.schema({name: types[c.type] for name, c in flat_columns(top).items()})
+    schema = arrow.schema({name: types[c.type] for name, c in _flat_columns(top).items()})
     with parquet.ParquetWriter(file, schema) as writer:
         while group := list(islice(rows, _GROUP)):
-            writer.write_table(arrow.Table.from_pylist([flat(row) for row in group], schema))
+            writer.write_table(arrow.Table.from_pylist([_flat(row) for row in group], schema))
 
 
 def _arrow(module: str) -> Any:
