@@ -22,10 +22,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.Image import Image as PilImage
 
 from smallvit.extras import require
+from smallvit.files import IMAGE_SUFFIXES
 
-SUFFIXES = frozenset(
-    [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"]
-)
+SUFFIXES = IMAGE_SUFFIXES
 MAX_PIXELS = 89_000_000
 """Larger images are refused as decompression bombs; Pillow's own limit lies just above."""
 
