@@ -1,34 +1,26 @@
-"""Temperature scaling: one number that makes a model as sure as it is right.
+"""From logits to calibrated probabilities, and how well confidence matches accuracy.
 
-Guo et al., On Calibration of Modern Neural Networks (2017): logits are divided by a temperature
-that minimises the log loss on validation images. No answer changes, only how sure it is.
+Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, 2017): logits are divided
+by a temperature that minimises the log loss on validation images. Predicted classes stay the same,
+only their probabilities change.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int, UInt8
+from jaxtyping import Bool, Float, Float32, Float64, Int, Int64, UInt8
 
-from smallvit.evaluation.metrics import check_labels
+from smallvit.evaluation.checks import check_labels, check_logits
+from smallvit.evaluation.intervals import ratio
 
 LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of a fitted temperature."""
 
 _STEPS = 100
 
-
-def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None:
-    """Refuses logits that say nothing.
-
-    Raises:
-        ValueError: Some are infinite or no numbers.
-    """
-    bad = ~np.isfinite(logits).all(1)
-    if bad.any():
-        raise ValueError(
-            f"{bad.sum():,} of {len(bad):,} images have {what} that are not finite, the first at "
-            f"place {int(bad.argmax())}: the model has diverged, or its precision is too low"
-        )
+BINS = 15
+"""Equal bins of confidence, for the calibration error."""
 
 
 def softmax(
@@ -77,8 +69,9 @@ def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " 
         labels: Their classes.
 
     Returns:
-        A temperature between LOWEST and HIGHEST. Where every answer is right there is no minimum,
-        as being surer is always better: then, and where all temperatures are equally good, 1.
+        A temperature between LOWEST and HIGHEST. Where every prediction is right there is no
+        minimum, as more confidence is always better: then, and where all temperatures are equally
+        good, 1.
 
     Raises:
         ValueError: Lengths differ, labels are out of range, or logits are not finite.
@@ -115,3 +108,48 @@ def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " 
             break
         inverse = following
     return 1 / inverse
+
+
+class Reliability(NamedTuple):
+    """Images by the confidence of their prediction, one row per bin of equal width from 0 to 1.
+
+    Attributes:
+        samples: How many images are in the bin, whose upper edge belongs to it.
+        confidence: Their mean confidence; 0 in an empty bin.
+        accuracy: The share of them that is predicted right; 0 in an empty bin.
+    """
+
+    samples: Int64[np.ndarray, " bins"]
+    confidence: Float64[np.ndarray, " bins"]
+    accuracy: Float64[np.ndarray, " bins"]
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean distance of confidence and accuracy."""
+        gaps = np.abs(self.accuracy - self.confidence)
+        return float(self.samples @ gaps / self.samples.sum())
+
+
+def reliability(
+    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], bins: int = BINS
+) -> Reliability:
+    """Confidence against accuracy.
+
+    Args:
+        confidence: The probability of each prediction.
+        correct: Whether it is right.
+        bins: Into how many equal parts 0 to 1 is divided.
+    """
+    which = bin_of(confidence, bins)
+    samples = np.bincount(which, minlength=bins)
+    sums = (
+        np.bincount(which, weights=values, minlength=bins)
+        for values in (confidence.astype(np.float64), correct)
+    )
+    return Reliability(samples, *(ratio(part, samples.astype(np.float64)) for part in sums))
+
+
+def bin_of(confidence: Float[np.ndarray, " N"], bins: int = BINS) -> Int64[np.ndarray, " N"]:
+    """The bin that each confidence falls into."""
+    edges = np.linspace(0, 1, bins + 1)[1:-1]
+    return np.searchsorted(edges, confidence)

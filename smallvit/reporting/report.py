@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smallvit.evaluation.confusions import largest_confusions
 from smallvit.files import write_bytes
-from smallvit.pages import content_policy
+from smallvit.pages import content_security
 from smallvit.reporting.charts import HEIGHT, WIDTH
 from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import Facts, gather, read_evaluation
@@ -159,7 +159,7 @@ def _render(template: str, **values: Any) -> str:
     page: str = environment.get_template(template).render(
         style=Markup(style),
         script=Markup(script),
-        policy=content_policy(style, script, "img-src data:"),
+        policy=content_security(style, script, "img-src data:"),
         **values,
     )
     return page
