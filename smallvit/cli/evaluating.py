@@ -26,7 +26,7 @@ def evaluate(
     ] = None,
     split: Annotated[Literal["train", "val", "test"], typer.Option(help="Which images.")] = "test",
     flip: Annotated[
-        bool, typer.Option("--flip", help="Ask for the mirror image of each image too.")
+        bool, typer.Option("--flip", help="Average with the mirror image of each image.")
     ] = False,
     json: Annotated[
         Path | None, typer.Option(help="Write all numbers to this file as JSON; - prints them.")
@@ -39,17 +39,15 @@ def evaluate(
     anything else leaves the run as it is.
     """
     from smallvit.files import write_bytes
-    from smallvit.inference.evaluate import evaluate as run_evaluation
-    from smallvit.runs.folder import EVALUATION
+    from smallvit.inference.evaluate import evaluate as evaluate_run
 
-    found = run_evaluation(
-        run, data, split=split, flip=flip, device=device, progress=sys.stderr.isatty()
+    progress = sys.stderr.isatty()
+    evaluation = evaluate_run(
+        run, data, split=split, flip=flip, device=device, progress=progress, save=True
     )
-    if data is None and split == "test" and not flip:
-        write_bytes(run / EVALUATION, found.to_json().encode())
     if json == Path("-"):
-        typer.echo(found.to_json(), nl=False)
+        typer.echo(evaluation.to_json(), nl=False)
         return
     if json is not None:
-        write_bytes(json, found.to_json().encode())
-    typer.echo(found.describe())
+        write_bytes(json, evaluation.to_json().encode())
+    typer.echo(evaluation.describe())

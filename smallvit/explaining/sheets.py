@@ -12,12 +12,9 @@ from PIL import Image, ImageDraw
 from PIL.ImageFont import FreeTypeFont
 from torch import nn
 
-from smallvit.augment import normalise
-from smallvit.data.fit import fit_image
-from smallvit.data.images import SUFFIXES, UnreadableError, decode, read_bytes, to_channels
+from smallvit.data.images import SUFFIXES, UnreadableError, decode, read_bytes
 from smallvit.data.previews import coloured, label_font
 from smallvit.devices import choose_device
-from smallvit.evaluation.calibration import softmax
 from smallvit.explaining.explain import Explanation, explain
 from smallvit.explaining.overlays import overlay
 from smallvit.text import shown
@@ -88,13 +85,12 @@ def explain_files(
     taken: set[str] = set()
     for path in _files(paths):
         try:
-            image = to_channels(decode(read_bytes(path)), run.channels)
-            pixels = fit_image(image, run.image_size, run.fit)
+            pixels = run.card.prepare(decode(read_bytes(path)))
         except UnreadableError as error:
             yield Explained(path=path, error=str(error))
             continue
         found = _ask(model, pixels, run, target, place)
-        chances = softmax(found.logits, run.temperature)[0]
+        chances = run.card.probabilities(found.logits)[0]
         best = int(chances.argmax())
         answer, chance = run.classes[best], float(chances[best])
         title = f"{shown(path.name)}: {shown(answer)}, {chance:.1%}"
@@ -130,8 +126,7 @@ def _ask(
     place: torch.device,
 ) -> Explanation:
     batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].to(place)
-    mean, std = torch.tensor(run.mean, device=place), torch.tensor(run.std, device=place)
-    return explain(model, normalise(batch, mean, std), target)
+    return explain(model, run.card.normalise(batch), target)
 
 
 def tiles(

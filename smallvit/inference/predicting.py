@@ -26,10 +26,10 @@ class Row:
     """What was predicted for one file.
 
     Attributes:
-        path: The file, as it was found.
+        path: The file.
         error: Why there is no prediction, as the rest of "PATH: …"; empty where there is one.
         classes: The most probable classes, the most probable first.
-        probabilities: Of these, calibrated.
+        probabilities: Calibrated, one per class.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Row:
     probabilities: tuple[float, ...] = ()
 
 
-class _Seen(NamedTuple):
+class _Prepared(NamedTuple):
     path: str
     error: str = ""
     pixels: UInt8[np.ndarray, "h w C"] | None = None
@@ -56,22 +56,21 @@ def predict(
 ) -> Iterator[Row]:
     """Predicts the classes of image files.
 
-    Rows come in the order of the files, one for each. A file that cannot be read, a path that is
-    not there and a folder or pattern without images become rows with an error. Decoding runs in
+    Rows come in the order of the files, one per file. A file that cannot be read, a path that does
+    not exist and a folder or pattern without images become rows with an error. Decoding runs in
     threads ahead of the model, and only the next few images are held in memory.
 
     Args:
-        source: A run folder, an .onnx or .pt2 file of `export`, or a predictor.
-        paths: Files; folders, which are searched at any depth for names of images; patterns such
-            as "photos/**/*.jpg"; and "-" for standard input, a path a line.
+        source: A run folder, a file or folder of `export`, or a predictor.
+        paths: Files, folders, patterns, and "-" for standard input; see `smallvit.files.images_in`.
         top: How many classes a row has, or all if there are fewer.
-        flip: Asks for the mirror image of each image too.
-        batch_size: Images at a time.
+        flip: Whether to average the probabilities with those of each mirror image.
+        batch_size: Images per forward pass.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
         progress: Whether to show a bar.
 
     Raises:
-        ValueError: The source is no model, or a number is out of range.
+        ValueError: The source is not a model, or a number is out of range.
     """
     for name, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
@@ -88,34 +87,35 @@ def _rows(
     batch_size: int,
     progress: bool,
 ) -> Iterator[Row]:
-    def read(file: Found) -> _Seen:
+    def prepare(file: Found) -> _Prepared:
         if file.error:
-            return _Seen(file.path, file.error.strerror)
+            return _Prepared(file.path, str(file.error.strerror))
         try:
-            pixels = predictor.prepare(decode(read_bytes(Path(file.path))))
+            pixels = predictor.card.prepare(decode(read_bytes(Path(file.path))))
         except UnreadableError as error:
-            return _Seen(file.path, str(error))
+            return _Prepared(file.path, str(error))
         except MemoryError:
-            return _Seen(file.path, "there is not enough memory to decode it")
-        return _Seen(file.path, pixels=pixels)
+            return _Prepared(file.path, "there is not enough memory to decode it")
+        return _Prepared(file.path, pixels=pixels)
 
-    looked = spread(read, files, description="predicting", progress=progress, size=_CHUNK)
-    while batch := list(islice(looked, batch_size)):
-        pixels = [seen.pixels for seen in batch if seen.pixels is not None]
-        answers = iter(_best(predictor, pixels, top, flip) if pixels else ())
-        for seen in batch:
-            if seen.pixels is None:
-                yield Row(path=seen.path, error=seen.error)
+    prepared = spread(prepare, files, description="predicting", progress=progress, size=_CHUNK)
+    while batch := list(islice(prepared, batch_size)):
+        pixels = [each.pixels for each in batch if each.pixels is not None]
+        predictions = iter(_best(predictor, pixels, top, flip) if pixels else ())
+        for each in batch:
+            if each.pixels is None:
+                yield Row(path=each.path, error=each.error)
             else:
-                classes, probabilities = next(answers)
-                yield Row(path=seen.path, classes=classes, probabilities=probabilities)
+                classes, probabilities = next(predictions)
+                yield Row(path=each.path, classes=classes, probabilities=probabilities)
 
 
 def _best(
     predictor: Predictor, pixels: list[UInt8[np.ndarray, "h w C"]], top: int, flip: bool
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
     """The most probable classes of each image; of equals the first."""
-    shares = predictor.probabilities(predictor.ask(np.stack(pixels), flip=flip))
-    order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
-    for places, share in zip(order, shares, strict=True):
-        yield tuple(predictor.classes[k] for k in places), tuple(share[places].tolist())
+    logits = predictor.logits_of_prepared(np.stack(pixels), flip=flip)
+    probabilities = predictor.card.probabilities(logits)
+    order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+    for best, row in zip(order, probabilities, strict=True):
+        yield tuple(predictor.classes[k] for k in best), tuple(row[best].tolist())

@@ -134,7 +134,7 @@ def gather(run: Run, *, device: str = "auto", progress: bool = False) -> RunFact
         return _with_mistakes(facts, None if facts.data_error else dataset)
     assert dataset is not None
     logits = {
-        split: logits_of(model, part, mean=run.mean, std=run.std, device=chosen)
+        split: logits_of(model, part, mean=run.card.mean, std=run.card.std, device=chosen)
         for split, part in pixels.items()
     }
     if facts.evaluation is None and "val" in logits:
@@ -143,7 +143,7 @@ def gather(run: Run, *, device: str = "auto", progress: bool = False) -> RunFact
             dataset.labels("val"),
             run.classes,
             split="val",
-            temperature=run.temperature,
+            temperature=run.card.temperature,
             names=dataset.split("val").names,
         )
         facts = replace(facts, evaluation=validation)
@@ -190,7 +190,7 @@ def _with_suspects(facts: RunFacts, dataset: Dataset, logits: Logits) -> RunFact
         return facts
     images = [(split, index) for split, part in logits.items() for index in range(len(part))]
     labels = np.concatenate([dataset.labels(split) for split in logits])
-    probabilities = softmax(np.concatenate(list(logits.values())), facts.run.temperature)
+    probabilities = softmax(np.concatenate(list(logits.values())), facts.run.card.temperature)
     suspects = find_suspects(probabilities, labels)
     classes = [shown(name) for name in facts.run.classes]
     examples = []
@@ -229,7 +229,6 @@ def _with_maps(facts: RunFacts, model: "nn.Module", dataset: Dataset) -> RunFact
     """With attention and gradient maps of some right and some wrong predictions."""
     import torch
 
-    from smallvit.augment import normalise
     from smallvit.explaining.explain import explain
     from smallvit.explaining.overlays import overlay
 
@@ -239,8 +238,7 @@ def _with_maps(facts: RunFacts, model: "nn.Module", dataset: Dataset) -> RunFact
     predictions = evaluation.predictions
     indices = [index for kind in right_and_wrong(predictions, MAPS) for index in kind]
     pixels = np.array(dataset.pixels(evaluation.split)[indices])
-    mean, std = torch.tensor(run.mean), torch.tensor(run.std)
-    images = normalise(torch.from_numpy(pixels), mean, std)
+    images = run.card.normalise(torch.from_numpy(pixels))
     try:
         maps = explain(model, images, [predictions.predicted[index] for index in indices])
     except ValueError as error:

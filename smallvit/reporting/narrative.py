@@ -36,7 +36,7 @@ def about_run(facts: RunFacts) -> list[str]:
     first = (
         f"{run.info['model']['name']} ({size}) was trained {start} on {shown(data['source'])}: "
         f"{images} of {counted(len(run.classes), 'class', 'classes')}, resized to "
-        f"{height}×{width} pixels ({run.fit})."
+        f"{height}×{width} pixels ({run.card.fit})."
     )
     return [first, *_about_training(facts)]
 

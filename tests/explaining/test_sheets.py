@@ -64,7 +64,11 @@ def test_sheets(tmp_path: Path, images: Path) -> None:
 
     pixels = np.asarray(Image.open(images / "one.png"))
     logits = logits_of(
-        run.model(), pixels.transpose(2, 0, 1)[None], mean=run.mean, std=run.std, device="cpu"
+        run.model(),
+        pixels.transpose(2, 0, 1)[None],
+        mean=run.card.mean,
+        std=run.card.std,
+        device="cpu",
     )
     chances = softmax(logits, 0.5)[0]
     assert one.answer == CLASSES[chances.argmax()]
