@@ -4,13 +4,12 @@
 alone.
 """
 
-from smallvit.evaluation.calibration import fit_temperature, flip_average
+from smallvit.evaluation.calibration import ConfidenceBin, fit_temperature, flip_average
 from smallvit.evaluation.intervals import Estimate
 from smallvit.evaluation.measure import logits_of, measure
 from smallvit.evaluation.metrics import METRICS, Metric
 from smallvit.evaluation.results import (
     ClassResult,
-    ConfidenceBin,
     Evaluation,
     Predictions,
     pooled,

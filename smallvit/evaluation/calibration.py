@@ -5,8 +5,8 @@ by a temperature that minimises the log loss on validation images. Predicted cla
 only their probabilities change.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int64, UInt8
@@ -110,46 +110,58 @@ def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " 
     return 1 / inverse
 
 
-class Reliability(NamedTuple):
-    """Images by the confidence of their prediction, one row per bin of equal width from 0 to 1.
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceBin:
+    """Images whose predictions have about the same confidence.
 
     Attributes:
-        samples: How many images are in the bin, whose upper edge belongs to it.
-        confidence: Their mean confidence; 0 in an empty bin.
-        accuracy: The share of them that is predicted right; 0 in an empty bin.
+        low: Where the bin begins.
+        high: Where it ends; this edge belongs to it.
+        samples: Images in it.
+        confidence: Mean probability of their predictions; 0 in an empty bin.
+        accuracy: The share of the predictions that is right; 0 in an empty bin.
     """
 
-    samples: Int64[np.ndarray, " bins"]
-    confidence: Float64[np.ndarray, " bins"]
-    accuracy: Float64[np.ndarray, " bins"]
-
-    @property
-    def error(self) -> float:
-        """The expected calibration error: the mean distance of confidence and accuracy."""
-        gaps = np.abs(self.accuracy - self.confidence)
-        return float(self.samples @ gaps / self.samples.sum())
+    low: float
+    high: float
+    samples: int
+    confidence: float
+    accuracy: float
 
 
 def reliability(
-    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], bins: int = BINS
-) -> Reliability:
-    """Confidence against accuracy.
+    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"]
+) -> tuple[ConfidenceBin, ...]:
+    """Confidence against accuracy, in BINS equal bins from 0 to 1.
 
     Args:
         confidence: The probability of each prediction.
         correct: Whether it is right.
-        bins: Into how many equal parts 0 to 1 is divided.
     """
-    which = bin_of(confidence, bins)
-    samples = np.bincount(which, minlength=bins)
-    sums = (
-        np.bincount(which, weights=values, minlength=bins)
+    which, edges = bin_of(confidence), np.linspace(0, 1, BINS + 1).tolist()
+    samples = np.bincount(which, minlength=BINS)
+    sure, right = (
+        ratio(np.bincount(which, values, BINS), samples.astype(np.float64)).tolist()
         for values in (confidence.astype(np.float64), correct)
     )
-    return Reliability(samples, *(ratio(part, samples.astype(np.float64)) for part in sums))
+    return tuple(
+        ConfidenceBin(
+            low=edges[i],
+            high=edges[i + 1],
+            samples=int(samples[i]),
+            confidence=sure[i],
+            accuracy=right[i],
+        )
+        for i in range(BINS)
+    )
 
 
-def bin_of(confidence: Float[np.ndarray, " N"], bins: int = BINS) -> Int64[np.ndarray, " N"]:
-    """The bin that each confidence falls into."""
-    edges = np.linspace(0, 1, bins + 1)[1:-1]
-    return np.searchsorted(edges, confidence)
+def calibration_error(bins: Sequence[ConfidenceBin]) -> float:
+    """The expected calibration error: the mean distance of confidence and accuracy."""
+    gaps = sum(each.samples * abs(each.accuracy - each.confidence) for each in bins)
+    return gaps / sum(each.samples for each in bins)
+
+
+def bin_of(confidence: Float[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
+    """The number of the bin that each confidence falls into."""
+    return np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], confidence)

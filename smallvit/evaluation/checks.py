@@ -32,10 +32,12 @@ def check_probabilities(
     Raises:
         ValueError: The shape is wrong, rows are not distributions, or labels do not fit them.
     """
-    if probabilities.ndim != 2 or not probabilities.size:
-        raise ValueError(
-            f"expected probabilities as (images, classes), and got {probabilities.shape}"
-        )
+    rows, classes = len(probabilities), probabilities.shape[-1]
+    if probabilities.ndim != 2:
+        raise ValueError(f"expected probabilities as (images, classes), got {probabilities.shape}")
+    check_labels(truth, classes, "true label")
+    if len(truth) != rows:
+        raise ValueError(f"there are {len(truth):,} true labels and {rows:,} rows of probabilities")
     bad = ~np.isfinite(probabilities).all(1)
     if bad.any():
         raise ValueError(
@@ -51,8 +53,6 @@ def check_probabilities(
             f"to {sums[first]:.3g}: none may be negative and each row sums to 1; softmax logits "
             "first"
         )
-    check_labels(truth, probabilities.shape[1], "true label")
-    check_lengths(truth, probabilities, "rows of probabilities")
 
 
 def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None:
@@ -67,11 +67,3 @@ def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None
             f"{bad.sum():,} of {len(bad):,} images have {what} that are not finite, the first at "
             f"index {int(bad.argmax())}: the model has diverged, or its precision is too low"
         )
-
-
-def check_lengths(
-    truth: Num[np.ndarray, "..."], predicted: Num[np.ndarray, "..."], what: str
-) -> None:
-    """Refuses predictions that are not one per true label."""
-    if len(truth) != len(predicted):
-        raise ValueError(f"there are {len(truth):,} true labels and {len(predicted):,} {what}")

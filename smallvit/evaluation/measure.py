@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Float32, Int, UInt8
 
-from smallvit.evaluation.calibration import BINS, flip_average, reliability, softmax
-from smallvit.evaluation.checks import check_labels, check_logits
+from smallvit.evaluation.calibration import flip_average, reliability, softmax
+from smallvit.evaluation.checks import check_logits
 from smallvit.evaluation.intervals import REPLICATES, Estimate, wilson
 from smallvit.evaluation.metrics import class_scores, confusion_matrix, estimates, tally
-from smallvit.evaluation.results import ClassResult, ConfidenceBin, Evaluation, Predictions
+from smallvit.evaluation.results import ClassResult, Evaluation, Predictions
 
 if TYPE_CHECKING:
     import torch
@@ -117,14 +117,10 @@ def measure(
     check_logits(logits)
     if logits.shape[1] != len(classes):
         raise ValueError(f"there are {logits.shape[1]} logits per image and {len(classes)} classes")
-    check_labels(labels, len(classes), "true label")
     probabilities = softmax(logits, temperature)
     metrics = estimates(labels, probabilities, replicates=replicates, seed=seed)
     predicted, confidence = probabilities.argmax(1), probabilities.max(1)
     confusion = confusion_matrix(labels, predicted, len(classes))
-    table = reliability(confidence, labels == predicted)
-    edges = np.linspace(0, 1, BINS + 1).tolist()
-    rows = zip(edges[:-1], edges[1:], *(column.tolist() for column in table), strict=True)
     return Evaluation(
         split=split,
         count=len(labels),
@@ -132,10 +128,7 @@ def measure(
         metrics=metrics,
         per_class=_per_class(confusion, classes),
         confusion=tuple(map(tuple, confusion.tolist())),
-        reliability=tuple(
-            ConfidenceBin(low=low, high=high, samples=samples, confidence=sure, accuracy=right)
-            for low, high, samples, sure, right in rows
-        ),
+        reliability=reliability(confidence, labels == predicted),
         temperature=float(temperature),
         flip=flip,
         predictions=Predictions(

@@ -10,7 +10,7 @@ occur in truth. Rows of a confusion matrix are true classes, columns predicted o
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64, Num
 
 from smallvit.evaluation.calibration import BINS, bin_of
-from smallvit.evaluation.checks import check_labels, check_lengths, check_probabilities
+from smallvit.evaluation.checks import check_labels, check_probabilities
 from smallvit.evaluation.intervals import REPLICATES, Estimate, bootstrap, proportion, ratio
 
 _TINY = float(np.finfo(np.float64).eps)
@@ -56,7 +56,8 @@ def confusion_matrix(
     """
     check_labels(truth, num_classes, "true label")
     check_labels(predicted, num_classes, "predicted label")
-    check_lengths(truth, predicted, "predicted labels")
+    if len(truth) != len(predicted):
+        raise ValueError(f"there are {len(truth):,} true labels and {len(predicted):,} predicted")
     cells = truth.astype(np.int64) * num_classes + predicted
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
@@ -180,7 +181,7 @@ class Draw:
         return averages(self.tally)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """A number that is measured, and how it is shown.
 
@@ -200,6 +201,7 @@ class Metric:
     title: str
     meaning: str
     value: Callable[[Draw], float]
+    _: KW_ONLY
     shown: Literal["percent", "number"] = "percent"
     higher_is_better: bool = True
     interval: Literal["wilson", "bootstrap"] = "bootstrap"
@@ -269,6 +271,10 @@ def estimates(
     return results
 
 
+def _average(name: str) -> Callable[[Draw], float]:
+    return lambda draw: draw.averages[name]
+
+
 def _calibration_error(draw: Draw) -> float:
     bins, gaps = draw.sample.gaps
     return float(np.abs(np.bincount(bins, draw.weights * gaps, BINS)).sum()) / len(gaps)
@@ -276,73 +282,62 @@ def _calibration_error(draw: Draw) -> float:
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(
-        title="Accuracy",
-        meaning="share of images predicted right",
-        value=lambda draw: draw.mean(draw.sample.correct),
+        "Accuracy",
+        "share of images predicted right",
+        lambda draw: draw.mean(draw.sample.correct),
         interval="wilson",
         brief=True,
     ),
     "top5": Metric(
-        title="Top-5 accuracy",
-        meaning="true class among the five most probable",
-        value=lambda draw: draw.mean(
-            ranked_within(draw.sample.probabilities, draw.sample.truth, 5)
-        ),
+        "Top-5 accuracy",
+        "true class among the five most probable",
+        lambda draw: draw.mean(ranked_within(draw.sample.probabilities, draw.sample.truth, 5)),
         interval="wilson",
         uses_confidence=True,
         min_classes=6,
         brief=True,
     ),
     "balanced_accuracy": Metric(
-        title="Balanced accuracy",
-        meaning="mean recall: every class counts the same",
-        value=lambda draw: draw.averages["balanced_accuracy"],
+        "Balanced accuracy",
+        "mean recall: every class counts the same",
+        _average("balanced_accuracy"),
     ),
     "precision": Metric(
-        title="Precision",
-        meaning="how often a predicted class is right, mean over classes",
-        value=lambda draw: draw.averages["precision"],
+        "Precision",
+        "how often a predicted class is right, mean over classes",
+        _average("precision"),
         brief=True,
     ),
     "recall": Metric(
-        title="Recall",
-        meaning="how much of a class is found, mean over classes",
-        value=lambda draw: draw.averages["recall"],
+        "Recall",
+        "how much of a class is found, mean over classes",
+        _average("recall"),
         brief=True,
     ),
-    "f1": Metric(
-        title="F1",
-        meaning="harmonic mean of both, mean over classes",
-        value=lambda draw: draw.averages["f1"],
-        brief=True,
-    ),
+    "f1": Metric("F1", "harmonic mean of both, mean over classes", _average("f1"), brief=True),
     "weighted_precision": Metric(
-        title="Weighted precision",
-        meaning="mean over classes weighted by their images",
-        value=lambda draw: draw.averages["weighted_precision"],
+        "Weighted precision",
+        "mean over classes weighted by their images",
+        _average("weighted_precision"),
     ),
     "weighted_recall": Metric(
-        title="Weighted recall",
-        meaning="mean over classes weighted by their images: equals accuracy",
-        value=lambda draw: draw.averages["weighted_recall"],
+        "Weighted recall", "weighted like this it equals accuracy", _average("weighted_recall")
     ),
     "weighted_f1": Metric(
-        title="Weighted F1",
-        meaning="mean over classes weighted by their images",
-        value=lambda draw: draw.averages["weighted_f1"],
+        "Weighted F1", "mean over classes weighted by their images", _average("weighted_f1")
     ),
     "log_loss": Metric(
-        title="Log loss",
-        meaning="minus log of the true class's probability",
-        value=lambda draw: draw.mean(draw.sample.losses),
+        "Log loss",
+        "minus log of the true class's probability",
+        lambda draw: draw.mean(draw.sample.losses),
         shown="number",
         higher_is_better=False,
         uses_confidence=True,
     ),
     "ece": Metric(
-        title="Calibration error",
-        meaning="how far confidence is from accuracy (ECE)",
-        value=_calibration_error,
+        "Calibration error",
+        "how far confidence is from accuracy (ECE)",
+        _calibration_error,
         higher_is_better=False,
         uses_confidence=True,
     ),

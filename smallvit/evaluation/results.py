@@ -1,12 +1,13 @@
 """`Evaluation`: what was measured, as plain numbers, to JSON and back."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from smallvit.evaluation.calibration import ConfidenceBin
 from smallvit.evaluation.intervals import Estimate, proportion
 from smallvit.evaluation.metrics import METRICS
 from smallvit.text import shown
@@ -36,25 +37,6 @@ class ClassResult:
     precision: float
     recall: Estimate
     f1: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfidenceBin:
-    """Images whose predictions have about the same confidence.
-
-    Attributes:
-        low: Where the bin begins.
-        high: Where it ends.
-        samples: Images in it.
-        confidence: Mean probability of their predictions.
-        accuracy: The share of the predictions that is right.
-    """
-
-    low: float
-    high: float
-    samples: int
-    confidence: float
-    accuracy: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +179,7 @@ class Evaluation:
             "95 % confidence intervals in brackets"
         )
 
-    def _rows(self, names: Sequence[str]) -> list[str]:
+    def _rows(self, names: Iterable[str]) -> list[str]:
         rows = [(METRICS[name], METRICS[name].text(self.metrics[name])) for name in names]
         title = max(len(metric.title) for metric, _ in rows)
         value = max(len(text) for _, text in rows)
@@ -281,12 +263,12 @@ class Pooled(NamedTuple):
     """The folds of a cross-validation together.
 
     Attributes:
-        count: Images of all folds; each is tested once.
+        images: Of all folds; each is tested once.
         accuracy: Over all of them.
         metrics: What each fold says, by the name of the metric.
     """
 
-    count: int
+    images: int
     accuracy: Estimate
     metrics: dict[str, Folds]
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smallvit.evaluation.calibration import Reliability
+from smallvit.evaluation.calibration import ConfidenceBin
 from smallvit.evaluation.intervals import wilson
-from smallvit.evaluation.results import ConfidenceBin, Evaluation
+from smallvit.evaluation.results import Evaluation
 from smallvit.runs.folder import Run
 
 WIDTH, HEIGHT = 360, 230
@@ -261,32 +261,31 @@ def _upright(frame: Frame, at: float, lines: Mapping[str, list[Point]]) -> Rule:
     return Rule((frame.x(at), frame.y(low)), (frame.x(at), frame.y(high)), "chosen", raised)
 
 
-def calibration(evaluation: Evaluation, before: Reliability | None) -> Chart:
+def calibration(evaluation: Evaluation, before: Sequence[ConfidenceBin]) -> Chart:
     """Confidence against accuracy, with intervals, after and before temperature scaling."""
     frame = Frame((0.0, 1.0), (0.0, 1.0))
     bins = [each for each in evaluation.reliability if each.samples]
     counts = np.array([each.samples for each in bins])
     low, high = wilson(np.array([each.accuracy for each in bins]) * counts, counts)
-    label = "the model" if before is None else f"after temperature {evaluation.temperature:.2f}"
+    label = "the model" if not before else f"after temperature {evaluation.temperature:.2f}"
 
-    def dot(confidence: float, accuracy: float, samples: int) -> Dot:
-        means = f"confidence {percent(confidence)}, accuracy {percent(accuracy)}"
-        label = f"{samples:,} predictions: {means}"
-        return Dot(frame.x(confidence), frame.y(accuracy), label)
+    def dot(each: ConfidenceBin) -> Dot:
+        means = f"confidence {percent(each.confidence)}, accuracy {percent(each.accuracy)}"
+        label = f"{each.samples:,} predictions: {means}"
+        return Dot(frame.x(each.confidence), frame.y(each.accuracy), label)
 
     after = Series(
         label=f"{label}, with 95 % intervals",
         style=0,
-        dots=tuple(dot(each.confidence, each.accuracy, each.samples) for each in bins),
+        dots=tuple(dot(each) for each in bins),
         whiskers=tuple(
             Whisker(frame.x(each.confidence), frame.y(down), frame.y(up))
             for each, down, up in zip(bins, low.tolist(), high.tolist(), strict=True)
         ),
     )
     series = [after]
-    if before is not None and evaluation.temperature != 1.0:
-        rows = zip(*(column.tolist() for column in before), strict=True)
-        dots = tuple(dot(sure, right, samples) for samples, sure, right in rows if samples)
+    if before and evaluation.temperature != 1.0:
+        dots = tuple(dot(each) for each in before if each.samples)
         series = [Series(label="before", style=1, dots=dots), after]
     return Chart(
         title="Accuracy by confidence",

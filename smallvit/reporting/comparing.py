@@ -29,21 +29,11 @@ class ClassRow(NamedTuple):
     change: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """One run against the first.
+class Verdict(NamedTuple):
+    """One run against the first: what can be concluded, and the p-value if there is one."""
 
-    Attributes:
-        name: The run.
-        sentence: What can be concluded.
-        paired: The counts behind it; None where the images are not the same.
-        p: The p-value, corrected for the number of runs compared.
-    """
-
-    name: str
     sentence: str
-    paired: Paired | None = None
-    p: float | None = None
+    p: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +123,9 @@ def judge(names: Sequence[str], facts: Sequence[RunFacts]) -> tuple[Verdict, ...
     for name, each, pair in zip(names[1:], facts[1:], pairs, strict=True):
         if pair is not None:
             p = next(corrected)
-            sentence = _sentence(name, names[0], pair, p)
+            verdicts.append(Verdict(_sentence(name, names[0], pair, p), p))
         else:
-            p, sentence = None, _unpaired((name, each), (names[0], facts[0]))
-        verdicts.append(Verdict(name=name, sentence=sentence, paired=pair, p=p))
+            verdicts.append(Verdict(_unpaired((name, each), (names[0], facts[0])), None))
     return tuple(verdicts)
 
 

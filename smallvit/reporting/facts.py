@@ -11,7 +11,7 @@ from smallvit.data import Audit, Dataset, UnreadableError, audit
 from smallvit.data.images import as_array
 from smallvit.devices import choose_device
 from smallvit.evaluation import Evaluation, logits_of, measure
-from smallvit.evaluation.calibration import Reliability, reliability, softmax
+from smallvit.evaluation.calibration import ConfidenceBin, reliability, softmax
 from smallvit.reporting.images import (
     confident_mistakes,
     data_uri,
@@ -87,7 +87,7 @@ class RunFacts:
     run: Run
     log: tuple[dict[str, Any], ...] = ()
     evaluation: Evaluation | None = None
-    uncalibrated: Reliability | None = None
+    uncalibrated: tuple[ConfidenceBin, ...] = ()
     audit: Audit | None = None
     mistakes: tuple[Example, ...] = ()
     suspects: tuple[Example, ...] = ()
@@ -195,12 +195,12 @@ def _with_suspects(facts: RunFacts, dataset: Dataset, logits: Logits) -> RunFact
     classes = [shown(name) for name in facts.run.classes]
     examples = []
     for suspect in suspects[:SUSPECTS]:
-        split, index = images[suspect.index]
+        split, index = images[suspect.image]
         examples.append(
             Example(
                 name=shown(dataset.split(split).names[index]),
                 split=split,
-                truth=classes[labels[suspect.index]],
+                truth=classes[labels[suspect.image]],
                 predicted=classes[suspect.predicted],
                 confidence=suspect.confidence,
                 image=_image(dataset, split, index),

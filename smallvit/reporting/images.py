@@ -25,13 +25,13 @@ class Suspect(NamedTuple):
     """An image whose label may be wrong.
 
     Attributes:
-        index: Of the image.
+        image: Its index.
         predicted: The class that the model predicts.
         confidence: The probability of that class.
         label: The probability of the class it is labelled with.
     """
 
-    index: int
+    image: int
     predicted: int
     confidence: float
     label: float

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smallvit.evaluation import METRICS
+from smallvit.evaluation.calibration import calibration_error
 from smallvit.evaluation.results import largest_confusions
 from smallvit.files import write_bytes
 from smallvit.pages import content_security
@@ -55,7 +56,7 @@ def report(
         OSError: The file cannot be written.
     """
     listed = [runs] if isinstance(runs, str | os.PathLike | Run) else list(runs)
-    opened = [Run.open(folder) for each in listed for folder in folds_of(each) or [each]]
+    opened = [run for each in listed for run in folds_of(each) or [Run.open(each)]]
     if not opened:
         raise ValueError("no run was given: name one run folder or several")
     folders = [run.folder.resolve() for run in opened]
@@ -74,13 +75,13 @@ def report(
     return path
 
 
-def folds_of(run: RunLike) -> list[Path]:
-    """The run folders of a cross-validation; none where the folder is something else."""
+def folds_of(run: RunLike) -> list[Run]:
+    """The runs of a cross-validation; none where the folder is something else."""
     if isinstance(run, Run) or (Path(run) / INFO).is_file():
         return []
     folders = [path.parent for path in Path(run).glob(f"fold-*/{INFO}")]
     folds = [path for path in folders if path.name[5:].isdecimal()]
-    return sorted(folds, key=lambda path: int(path.name[5:]))
+    return [Run.open(path) for path in sorted(folds, key=lambda path: int(path.name[5:]))]
 
 
 def run_page(facts: RunFacts) -> str:
@@ -155,7 +156,8 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Callable[..., str]] = {
+    filters: dict[str, Callable[..., Any]] = {
+        "calibration_error": calibration_error,
         "shown": shown,
         "percent": lambda value: f"{100 * value:.1f}\u00a0%",
         "number": lambda value: f"{value:,}",

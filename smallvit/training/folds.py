@@ -82,7 +82,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "folder": str(folder),
         "folds": len(results),
-        "tested": together.count,
+        "tested": together.images,
         "accuracy": vars(together.accuracy),
     }
     for name, folds in together.metrics.items():

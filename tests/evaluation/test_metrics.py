@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
-from smallvit.evaluation.calibration import reliability
+from smallvit.evaluation.calibration import calibration_error, reliability
 from smallvit.evaluation.checks import check_labels
 from smallvit.evaluation.metrics import (
     Tally,
@@ -160,27 +160,27 @@ def test_top_k_has_k_classes_and_begins_with_the_prediction(k: int, seed: int) -
 def test_reliability_as_scikit_learn() -> None:
     truth, probabilities = sample(300, 3)
     confidence, correct = probabilities.max(1), truth == probabilities.argmax(1)
-    table = reliability(confidence, correct)
+    bins = reliability(confidence, correct)
     shares, means = calibration_curve(correct, confidence, n_bins=15)
-    filled = table.samples > 0
-    assert not filled.all()
-    np.testing.assert_allclose(table.accuracy[filled], shares, rtol=1e-12)
-    np.testing.assert_allclose(table.confidence[filled], means, rtol=1e-12)
-    assert table.samples.sum() == 300
-    assert not table.accuracy[~filled].any()
+    filled = [each for each in bins if each.samples]
+    assert len(filled) < len(bins) == 15
+    np.testing.assert_allclose([each.accuracy for each in filled], shares, rtol=1e-12)
+    np.testing.assert_allclose([each.confidence for each in filled], means, rtol=1e-12)
+    assert sum(each.samples for each in filled) == 300
+    assert not any(each.accuracy for each in bins if not each.samples)
     expected = estimates(truth, probabilities, replicates=2)["ece"].value
-    assert table.error == pytest.approx(expected, rel=1e-12)
+    assert calibration_error(bins) == pytest.approx(expected, rel=1e-12)
 
 
 def test_edges_belong_to_the_bin_below() -> None:
-    table = reliability(np.array([0.0, 1 / 15, 1.0]), np.array([False, True, True]))
-    assert table.samples[[0, 14]].tolist() == [2, 1]
+    bins = reliability(np.array([0.0, 1 / 15, 1.0]), np.array([False, True, True]))
+    assert (bins[0].samples, bins[14].samples) == (2, 1)
 
 
 def test_a_calibrated_prediction_has_no_error_and_a_sure_wrong_one_all_of_it() -> None:
     half = np.array([True, False])
-    assert reliability(np.array([0.5, 0.5]), half).error == 0
-    assert reliability(np.ones(4), np.zeros(4, bool)).error == 1
+    assert calibration_error(reliability(np.array([0.5, 0.5]), half)) == 0
+    assert calibration_error(reliability(np.ones(4), np.zeros(4, bool))) == 1
 
 
 @settings(deadline=None)
@@ -227,7 +227,7 @@ def test_probabilities_that_cannot_be_measured(
 @pytest.mark.parametrize(
     ("predicted", "sentence"),
     [
-        (np.zeros(4, int), "there are 3 true labels and 4 predicted labels"),
+        (np.zeros(4, int), "there are 3 true labels and 4 predicted"),
         (np.array([0, 1, 7]), "a predicted label is 7: with 2 classes"),
     ],
 )

@@ -220,7 +220,7 @@ def test_pooled_folds() -> None:
     folds = [example(count=count, seed=count)[0] for count in (20, 30)]
     together = pooled(folds)
     right = sum(fold.confusion[k][k] for fold in folds for k in range(3))
-    assert together.count == 50
+    assert together.images == 50
     assert together.accuracy == proportion(right, 50)
     assert list(together.metrics) == [name for name in METRICS if name != "top5"]
     for name, metric in together.metrics.items():

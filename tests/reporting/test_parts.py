@@ -54,12 +54,12 @@ def test_planted_label_errors_are_found() -> None:
     planted = random.choice(400, 12, replace=False)
     labels[planted] = (labels[planted] + 1) % 4
     found = find_suspects(probabilities, labels)
-    indices = [each.index for each in found]
+    indices = [each.image for each in found]
     assert set(indices) <= set(planted.tolist())
     assert len(indices) >= 10
     margins = [each.confidence - each.label for each in found]
     assert margins == sorted(margins, reverse=True)
-    assert all(each.predicted == truth[each.index] for each in found)
+    assert all(each.predicted == truth[each.image] for each in found)
 
 
 def test_an_unsure_model_suspects_nobody() -> None:
