@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from smallvit.extras import on_first_use
+
 if TYPE_CHECKING:
     from smallvit.formats.exporting import export
     from smallvit.formats.shipped import Shipped
@@ -92,8 +94,4 @@ def format_of(path: Path) -> Format | None:
     return None
 
 
-def __getattr__(name: str) -> Any:
-    homes = {"export": "exporting", "Shipped": "shipped"}
-    if name not in homes:
-        raise AttributeError(f"module 'smallvit.formats' has no attribute {name!r}")
-    return getattr(import_module(f"smallvit.formats.{homes[name]}"), name)
+__getattr__ = on_first_use(__name__, {"exporting": ("export",), "shipped": ("Shipped",)})

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 from PIL.Image import Image
 
-from smallvit.evaluation.calibration import check_logits, softmax
+from smallvit.evaluation import flip_average
+from smallvit.evaluation.checks import check_logits
 from smallvit.formats import format_of
 from smallvit.formats.loaded import Forward, eager
 from smallvit.runs.card import Card
@@ -101,12 +102,8 @@ class Predictor:
         self, pixels: UInt8[np.ndarray, "N h w C"], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
         """`logits` of images that went through `card.prepare` already."""
-        logits = self.forward(pixels)
-        check_logits(logits)
         if flip:
-            mirrored = self.forward(np.ascontiguousarray(pixels[:, :, ::-1]))
-            check_logits(mirrored)
-            mean = (softmax(logits) + softmax(mirrored)) / 2
-            # Probabilities of 0 would have no finite logarithm.
-            logits = np.log(np.maximum(mean, np.finfo(np.float64).tiny)).astype(np.float32)
+            return flip_average(self.logits_of_prepared, pixels, axis=2)
+        logits = self.forward(np.ascontiguousarray(pixels))
+        check_logits(logits)
         return logits

@@ -1,9 +1,8 @@
-"""What a run is: its config, its folder, its card, its checkpoints.
+"""What a run is: its config, its folder, its card, its checkpoints."""
 
-Names load on first use: reading the card of an exported file needs no PyTorch.
-"""
+from typing import TYPE_CHECKING
 
-from typing import TYPE_CHECKING, Any
+from smallvit.extras import on_first_use
 
 if TYPE_CHECKING:
     from smallvit.runs.card import Card
@@ -12,11 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Card", "Run", "RunConfig"]
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    homes = {"Card": "card", "Run": "folder", "RunConfig": "config"}
-    if name not in homes:
-        raise AttributeError(f"module 'smallvit.runs' has no attribute {name!r}")
-    return getattr(import_module(f"smallvit.runs.{homes[name]}"), name)
+# Configs are read for `--help`, and cards of .onnx files: neither must wait for torch.
+__getattr__ = on_first_use(
+    __name__, {"card": ("Card",), "config": ("RunConfig",), "folder": ("Run",)}
+)

@@ -80,7 +80,7 @@ def test_bad_requests_are_refused_with_a_sentence(client: httpx.Client) -> None:
         refused(response, 415, "Expected an image")
     refused(client.post("/predict", content=data), 415, "'missing'")
     refused(client.post("/predict"), 415, "Expected an image")
-    refused(client.post("/predict", files={"image": data}), 400, "the form has none")
+    refused(client.post("/predict", files={"photo": data}), 400, "the form has none")
     refused(client.post("/predict", files=[("image", data), ("image", data)]), 400, "one file")
     text = {"Content-Type": "multipart/form-data; boundary=x"}
     field = b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\nhello\r\n--x--\r\n'
