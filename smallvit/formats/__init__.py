@@ -90,7 +90,7 @@ def format_of(path: Path) -> Format | None:
                 return record
             raise ValueError(f"{path} does not exist: expected {sources()}")
     if path.is_file():
-        raise ValueError(f"{path} is neither: expected {sources()}")
+        raise ValueError(f"{path} is not a model: expected {sources()}")
     return None
 
 

@@ -38,10 +38,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A run of each family, exported to both graphs."""
     name = request.param
     fit, channels = FAST.get(name, (FITS[len(name) % 3], 3))
-    made = untrained(tmp_path_factory.mktemp("run") / "run", name, fit=fit, channels=channels)
-    assert export(made) == made.folder / "model.onnx"
-    assert export(made, format="pt2") == made.folder / "model.pt2"
-    return made
+    new = untrained(tmp_path_factory.mktemp("run") / "run", name, fit=fit, channels=channels)
+    assert export(new) == new.folder / "model.onnx"
+    assert export(new, format="pt2") == new.folder / "model.pt2"
+    return new
 
 
 def graphs(run: Run):
@@ -59,13 +59,13 @@ def test_images_of_any_size_in_batches_of_any_size(run: Run) -> None:
     random = np.random.default_rng(0)
     batches = [random.integers(0, 256, (*shape, 3), np.uint8) for shape in SHAPES]
     batches += [np.array(photo(seed))[None] for seed in range(6)]
-    for answer in graphs(run):
+    for outputs in graphs(run):
         for images in batches:
             with torch.no_grad():
                 expected = shipped(torch.from_numpy(images))
-            for ours, theirs in zip(expected, answer(images), strict=True):
+            for ours, theirs in zip(expected, outputs(images), strict=True):
                 np.testing.assert_allclose(theirs, ours.numpy(), rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(answer(images)[1].sum(1), 1, atol=1e-5)
+            np.testing.assert_allclose(outputs(images)[1].sum(1), 1, atol=1e-5)
 
 
 def test_the_first_class_is_that_of_the_cached_path(run: Run, photos: Path) -> None:
@@ -77,11 +77,11 @@ def test_the_first_class_is_that_of_the_cached_path(run: Run, photos: Path) -> N
     files = [photos / name for name in data.split("train").names]
     assert len(files) == 200
     assert len(set(cached.argmax(1))) > 1
-    for answer in graphs(run):
-        found = np.concatenate([answer(np.array(read_image(file))[None])[0] for file in files])
-        assert (found.argmax(1) == cached.argmax(1)).mean() >= 0.99
+    for outputs in graphs(run):
+        logits = np.concatenate([outputs(np.array(read_image(file))[None])[0] for file in files])
+        assert (logits.argmax(1) == cached.argmax(1)).mean() >= 0.99
         # Pixels are the same to the byte, so more than the first class is.
-        np.testing.assert_allclose(found, cached, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(logits, cached, rtol=1e-4, atol=1e-4)
 
 
 def test_one_interface_for_all_files(run: Run) -> None:
@@ -99,9 +99,9 @@ def test_metadata(run: Run) -> None:
 
     model = onnx.load(run.folder / "model.onnx")
     onnx.checker.check_model(model)
-    (given,) = model.graph.input
-    sides = given.type.tensor_type.shape.dim
-    assert given.name == "images"
+    (images,) = model.graph.input
+    sides = images.type.tensor_type.shape.dim
+    assert images.name == "images"
     assert [side.dim_param or side.dim_value for side in sides] == ["batch", "height", "width", 3]
     assert [output.name for output in model.graph.output] == ["logits", "probabilities"]
     about = json.loads({item.key: item.value for item in model.metadata_props}["smallvit"])
@@ -154,11 +154,11 @@ def test_the_script_beside_the_model(run: Run, tmp_path: Path) -> None:
     code = "import runpy; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
     done = blocked({"torch", "smallvit"}, code, script, tmp_path / "a.png")
     assert done.returncode == 0, done.stderr
-    path, *answers = done.stdout.rstrip("\n").split("\t")
+    path, *predictions = done.stdout.rstrip("\n").split("\t")
     shares = Predictor.open(run, "cpu").predict([read_image(tmp_path / "a.png")])[0]
     expected = [f"{CLASSES[k]} {100 * shares[k]:.1f} %" for k in np.argsort(-shares)]
     assert path == str(tmp_path / "a.png")
-    assert answers == expected
+    assert predictions == expected
 
 
 def test_an_older_torch_gets_a_sentence(run: Run, tmp_path: Path) -> None:

@@ -32,17 +32,17 @@ def test_the_check(plain: Run) -> None:
     shipped = Shipped(plain.model(), plain.card)
     shapes = []
 
-    def answer(images, error=0.0):
+    def outputs(images, error=0.0):
         shapes.append(images.shape)
         logits, shares = shipped(torch.from_numpy(images))
         return logits.detach().numpy() + error, shares.detach().numpy()
 
-    assert check(answer, shipped, plain, "it") == 0
+    assert check(outputs, shipped, plain, "it") == 0
     assert len(set(shapes)) > 5
     with pytest.raises(ValueError, match="its logits differ from the model's by inf"):
-        check(lambda images: answer(images, np.nan), shipped, plain, "it")
+        check(lambda images: outputs(images, np.nan), shipped, plain, "it")
     with pytest.raises(ValueError, match="it was not written"):
-        check(lambda images: answer(images, 0.1), shipped, plain, "it")
+        check(lambda images: outputs(images, 0.1), shipped, plain, "it")
 
 
 def test_the_check_takes_the_runs_own_images(tmp_path: Path, photos: Path) -> None:
@@ -98,14 +98,14 @@ def test_bad_requests_are_sentences(plain: Run, tmp_path: Path) -> None:
     (tmp_path / "a.onnx").touch()
     (tmp_path / "b.pt2").mkdir()
     (tmp_path / "c.py").touch()
-    for out, kind, said in [
+    for out, kind, message in [
         ("a.onnx", "onnx", "exists and is not overwritten"),
         ("c.onnx", "onnx", r"c\.py exists and is not overwritten"),
         ("a.bin", "onnx", r"must end with \.onnx"),
         ("a.onnx", "coreml", "format is 'coreml': allowed are onnx, pt2, safetensors, timm"),
         ("a.onnx", "timm", "exists and is not overwritten"),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             export(plain, tmp_path / out, format=kind)
     with pytest.raises(ValueError, match="is a folder"):
         export(plain, tmp_path / "b.pt2", format="pt2", force=True)

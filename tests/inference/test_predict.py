@@ -1,4 +1,4 @@
-"""Images to rows: the same answers as evaluate, in order, whatever the files are."""
+"""Images to rows: the same predictions as evaluate, in order, whatever the files are."""
 
 import csv
 import itertools
@@ -40,7 +40,7 @@ def predictor(run: Run) -> Predictor:
     return Predictor.open(run.folder, "cpu")
 
 
-def test_the_answers_are_those_of_the_cached_path(
+def test_the_predictions_are_those_of_the_cached_path(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SMALLVIT_CACHE", str(tmp_path / "cache"))
@@ -66,7 +66,7 @@ def test_the_answers_are_those_of_the_cached_path(
         assert shares.dtype == np.float32
 
 
-def test_what_a_predictor_tells(predictor: Predictor, run: Run) -> None:
+def test_what_a_predictor_holds(predictor: Predictor, run: Run) -> None:
     assert predictor.classes == CLASSES
     assert predictor.card == run.card
     assert predictor.predict([]).shape == (0, 4)
@@ -154,13 +154,13 @@ def test_bad_arguments_are_refused_at_once(run: Run, tmp_path: Path) -> None:
         predict(run, [], batch_size=0)
     with pytest.raises(ValueError, match="device is 'tpu': this machine has"):
         predict(run, [], device="tpu")
-    for name, said in (("gone.onnx", "does not exist"), ("gone", "is not a run folder")):
-        with pytest.raises(ValueError, match=said):
+    for name, message in (("gone.onnx", "does not exist"), ("gone", "is not a run folder")):
+        with pytest.raises(ValueError, match=message):
             Predictor.open(tmp_path / name)
     for name in ("a.txt", "a.onnx", "a.pt2", "a.safetensors"):
         (tmp_path / name).write_bytes(b"nothing of the kind")
-        said = "is neither" if name == "a.txt" else "is damaged or not an? "
-        with pytest.raises(ValueError, match=said):
+        message = "is not a model" if name == "a.txt" else "is damaged or not an? "
+        with pytest.raises(ValueError, match=message):
             Predictor.open(tmp_path / name)
 
 
@@ -274,8 +274,8 @@ def test_the_command(run: Run, photos: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.jpg"
     broken.touch()
     out = tmp_path / "out.csv"
-    given = ["predict", run.folder, photos / "ash", broken, "-o", out, "--top", 9, "--flip"]
-    done = CliRunner().invoke(app, [str(word) for word in given])
+    words = ["predict", run.folder, photos / "ash", broken, "-o", out, "--top", 9, "--flip"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [f"wrote 7 rows to {out}", "1 of 7 could not be predicted"]
     assert "class_4" in out.read_text()

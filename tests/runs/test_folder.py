@@ -1,4 +1,4 @@
-"""Run folders: made once, never overwritten, read by every later version."""
+"""Run folders: created once, never overwritten, read by every later version."""
 
 import json
 import shutil
@@ -20,13 +20,13 @@ INFO = {"status": "training", "data": DATA, "mean": [0.5], "std": [0.2], "model"
 
 
 @pytest.fixture
-def made(tmp_path):
+def run(tmp_path):
     return Run.create(tmp_path / "deep" / "run", RunConfig(seed=7), INFO)
 
 
-def test_made_and_opened(made):
-    again = Run.open(made.folder)
-    assert again == made == Run.open(made) == Run.open(str(made.folder))
+def test_made_and_opened(run):
+    again = Run.open(run.folder)
+    assert again == run == Run.open(run) == Run.open(str(run.folder))
     assert again.config.seed == 7
     assert again.info == {"format": FORMAT, **INFO}
     assert not again.finished
@@ -35,10 +35,10 @@ def test_made_and_opened(made):
     assert again.name == "run"
 
 
-def test_the_card(made):
-    card = made.card
+def test_the_card(run):
+    card = run.card
     assert (card.classes, card.image_size, card.channels) == (("a", "b"), (8, 9), 1)
-    assert (made.classes, made.image_size) == (card.classes, card.image_size)
+    assert (run.classes, run.image_size) == (card.classes, card.image_size)
     assert (card.fit, card.mean, card.std, card.temperature) == ("crop", (0.5,), (0.2,), 1.0)
     assert card.config["seed"] == 7
     image = np.full((40, 20, 3), (10, 200, 90), np.uint8)
@@ -57,12 +57,12 @@ def test_the_card(made):
             replace(card, **change)
 
 
-def test_notes(made):
-    noted = made.note(status="finished", temperature=2)
+def test_notes(run):
+    noted = run.note(status="finished", temperature=2)
     assert noted.finished
     assert noted.card.temperature == 2.0
-    assert Run.open(made.folder) == noted
-    assert made.info["status"] == "training"
+    assert Run.open(run.folder) == noted
+    assert run.info["status"] == "training"
 
 
 @pytest.mark.parametrize("there", ["a folder with a file", "a run", "a file"])
@@ -85,26 +85,26 @@ def test_an_empty_folder_is_taken(tmp_path):
     assert Run.create(tmp_path, RunConfig(), {}).folder == tmp_path
 
 
-def test_what_is_no_run(tmp_path, made):
+def test_what_is_no_run(tmp_path, run):
     with pytest.raises(ValueError, match=r"is not a run folder: it has no run\.json"):
         Run.open(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="there are run"):
-        Run.open(made.folder.parent)
+        Run.open(run.folder.parent)
     with pytest.raises(ValueError, match="there are run"):
-        Run.open(made.folder.parent / "rum")
+        Run.open(run.folder.parent / "rum")
 
 
 @pytest.mark.parametrize("version", [FORMAT + 1, 999, "2", None, 1.5, 0, -1, True])
-def test_other_formats_are_refused(made, version):
-    (made.folder / "run.json").write_text(json.dumps({"format": version}))
+def test_other_formats_are_refused(run, version):
+    (run.folder / "run.json").write_text(json.dumps({"format": version}))
     with pytest.raises(ValueError, match=f"has run format {version!r} and this smallvit reads"):
-        Run.open(made.folder)
+        Run.open(run.folder)
 
 
-def test_newer_formats_say_what_to_do(made):
-    (made.folder / "run.json").write_text(json.dumps({"format": FORMAT + 1}))
+def test_newer_formats_say_what_to_do(run):
+    (run.folder / "run.json").write_text(json.dumps({"format": FORMAT + 1}))
     with pytest.raises(ValueError, match="newer version; upgrade smallvit"):
-        Run.open(made.folder)
+        Run.open(run.folder)
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,19 @@ def test_newer_formats_say_what_to_do(made):
         ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
     ],
 )
-def test_damage_gets_a_sentence(made, name, text, message):
-    path = made.folder / name
+def test_damage_gets_a_sentence(run, name, text, message):
+    path = run.folder / name
     if text is None:
         path.unlink()
     else:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ValueError, match=message):
-        Run.open(made.folder)
+        Run.open(run.folder)
 
 
-def test_a_log_whose_last_line_is_torn(made):
-    (made.folder / "log.jsonl").write_text('{"kind": "train", "step": 1}\n{"kind": "val", "st')
-    assert made.log() == [{"kind": "train", "step": 1}]
+def test_a_log_whose_last_line_is_torn(run):
+    (run.folder / "log.jsonl").write_text('{"kind": "train", "step": 1}\n{"kind": "val", "st')
+    assert run.log() == [{"kind": "train", "step": 1}]
 
 
 def test_free_names(tmp_path):
@@ -143,7 +143,7 @@ def test_free_names(tmp_path):
 
 @pytest.mark.parametrize("version", range(1, FORMAT + 1))
 def test_golden_runs_of_every_format_load(version, tmp_path):
-    """The folder was made by tools/golden_run.py and must load for ever."""
+    """The folder was run by tools/golden_run.py and must load for ever."""
     golden = GOLDEN / f"format_{version}"
     files = {path.name for path in golden.iterdir()}
     wanted = {"config.yaml", "run.json", "weights.safetensors", "last.safetensors", "log.jsonl"}
