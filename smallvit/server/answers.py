@@ -46,7 +46,7 @@ def answer(
     started = time.perf_counter()
     try:
         image = decode(data, pixels)
-        seen = predictor.prepare(image)
+        seen = predictor.card.prepare(image)
     except NoImageError as error:
         raise RefusedError(415, f"This is no image that can be read: {error}.") from error
     except TooManyPixelsError as error:
@@ -55,7 +55,7 @@ def answer(
         raise RefusedError(422, f"The image cannot be read: {error}.") from error
     except MemoryError:
         raise RefusedError(413, "There is not enough memory for an image so large.") from None
-    shares = predictor.probabilities(predictor.ask(seen[None]))[0]
+    shares = predictor.card.probabilities(predictor.logits_of_prepared(seen[None]))[0]
     order = np.argsort(-shares, kind="stable")[:top]
     found: dict[str, Any] = {
         "model": predictor.card.model.get("name"),
@@ -77,14 +77,12 @@ def _map(
     """Where the model looked, or what spoke for its answer where there is no attention."""
     import torch
 
-    from smallvit.augment import normalise
     from smallvit.explaining.explain import explain, look, scaled
     from smallvit.explaining.overlays import overlay
 
     device = next(model.parameters()).device
     batch = torch.from_numpy(seen.copy()).permute(2, 0, 1)[None].to(device)
-    mean, std = (torch.tensor(v, device=device) for v in (predictor.card.mean, predictor.card.std))
-    images = normalise(batch, mean, std)
+    images = predictor.card.normalise(batch)
     try:
         shares = look(model, images).shares
         kind = "gradient" if shares is None else "attention"
