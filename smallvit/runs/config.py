@@ -19,7 +19,6 @@ from smallvit.data.fit import Fit, Size
 from smallvit.devices import DeviceName
 from smallvit.losses.drloc import Mode
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Decay = Literal["matrices", "all"]
 
 
@@ -207,7 +206,7 @@ class LoopConfig:
     balanced: bool = False
     repeats: int = 1
     device: DeviceName = "auto"
-    precision: Precision = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compiled: bool | None = None
     captured: bool | None = None
     deterministic: bool = False
