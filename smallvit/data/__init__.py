@@ -24,7 +24,7 @@ _HOMES = {
     "dataset": ("Dataset", "load_data"),
     "findings": ("Finding",),
     "fit": ("FILL", "Fit", "fit_image"),
-    "items": ("Items",),
+    "samples": ("Items",),
     "loader": ("Batch", "Loader"),
     "images": ("UnreadableError", "read_image", "to_channels"),
     "previews": ("preview",),
