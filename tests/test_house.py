@@ -16,7 +16,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Each level may import those before it; rooms of one level do not look at each other.
 LEVELS = (
-    {"text", "files", "config_io", "extras", "devices", "flax"},
+    {"text", "flax"},
+    {"files", "pages", "config_io", "extras", "devices", "sizes"},
     {"layers"},
     {"losses"},
     {"models"},
