@@ -1,5 +1,6 @@
 """How names, lists and counts are worded."""
 
+import difflib
 import os
 import unicodedata
 from collections.abc import Iterable
@@ -38,3 +39,14 @@ def counted(count: int, one: str, more: str | None = None) -> str:
 def folded(name: str) -> str:
     """A name without what the eye or a file system may overlook: case and Unicode form."""
     return unicodedata.normalize("NFC", name).casefold()
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown word: "; did you mean 'x'?", or nothing.
+
+    Args:
+        word: What was written.
+        known: What could have been meant.
+    """
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -36,14 +36,15 @@ ROWS = [
 
 def models_table() -> str:
     """The table."""
-    from smallvit.models.registry import count_parameters, parse_name
+    from smallvit.models.build import count_parameters
+    from smallvit.models.names import find_variant
 
     lines = [
         "| name | known as | parameters | classes | pixels | paper |",
         "|---|---|--:|--:|--:|---|",
     ]
     for name, known_as, classes in ROWS:
-        variant, _ = parse_name(name)
+        variant = find_variant(name)
         millions = f"{count_parameters(name, num_classes=classes) / 1e6:.2f} M"
         cells = (f"`{name}`", known_as, millions, f"{classes:,}", variant.image_size, variant.paper)
         lines.append(f"| {' | '.join(map(str, cells))} |")

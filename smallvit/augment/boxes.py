@@ -9,9 +9,9 @@ from torch import Tensor
 
 from smallvit.augment.memory import written
 from smallvit.augment.randomness import whole
+from smallvit.sizes import Size
 
 Range = tuple[float, float]
-Size = tuple[int, int]
 
 _ATTEMPTS = 10
 #: Uniform numbers that `draw_box` takes for one image.

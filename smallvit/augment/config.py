@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from smallvit.augment.boxes import Range, Size
+from smallvit.augment.boxes import Range
 from smallvit.augment.geometry import Interpolation
 from smallvit.augment.mixing import Per
 from smallvit.augment.policies import Policy, auto_augment, rand_augment, trivial_augment
+from smallvit.sizes import Size
 
 PolicyName = Literal["none", "rand", "trivial", "auto_cifar10", "auto_svhn", "auto_imagenet"]
 Fill = Literal["mean", "grey", "black"]

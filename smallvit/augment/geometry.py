@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from smallvit.augment.boxes import Box, Range, Size, draw_box
+from smallvit.augment.boxes import Box, Range, draw_box
 from smallvit.augment.memory import written
+from smallvit.sizes import Size
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "random"]
 

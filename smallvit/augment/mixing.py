@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from smallvit.augment.boxes import Box, Size, inside
+from smallvit.augment.boxes import Box, inside
 from smallvit.augment.memory import written
 from smallvit.augment.randomness import whole
+from smallvit.sizes import Size
 
 Per = Literal["batch", "pair"]
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
-from smallvit.augment.boxes import BOX_DRAWS, Size, draw_box, erase
+from smallvit.augment.boxes import BOX_DRAWS, draw_box, erase
 from smallvit.augment.colour import normalise
 from smallvit.augment.config import AugmentConfig
 from smallvit.augment.geometry import crop, draw_resized_crop, resized_crop
@@ -23,6 +23,7 @@ from smallvit.augment.mixing import (
 from smallvit.augment.operations import operate, operate_by_groups
 from smallvit.augment.policies import PolicyTable, draw_policy, policy_table
 from smallvit.augment.randomness import normal, uniform, whole
+from smallvit.sizes import Size
 
 # The position whose numbers the whole batch shares, and the step before all others; neither is
 # ever an image's.

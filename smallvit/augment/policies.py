@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from smallvit.augment.boxes import Size
 from smallvit.augment.memory import written
 from smallvit.augment.operations import NUMBER
 from smallvit.augment.randomness import normal, whole
+from smallvit.sizes import Size
 
 
 class Choice(NamedTuple):

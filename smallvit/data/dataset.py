@@ -15,7 +15,7 @@ from jaxtyping import Int64, UInt8
 from PIL import __version__ as pillow
 
 from smallvit.data import cache
-from smallvit.data.fit import FILL, Fit, Size, as_size, check_fit, fit_image
+from smallvit.data.fit import FILL, Fit, check_fit, fit_image
 from smallvit.data.images import UnreadableError
 from smallvit.data.parallel import spread
 from smallvit.data.samples import SPLITS, Found, Items, class_order
@@ -23,6 +23,7 @@ from smallvit.data.similar import families
 from smallvit.data.sources import find
 from smallvit.data.splits import assign, deal, hold_out
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
+from smallvit.sizes import Size, as_size
 from smallvit.text import counted, shown, some
 
 logger = logging.getLogger(__name__)

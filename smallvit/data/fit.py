@@ -6,7 +6,6 @@ filter ("bilinear"); `fit_tensor`, in `smallvit.data.tensors`, gives the same by
 operations, so that an exported model can carry it. Importing this needs no PyTorch.
 """
 
-from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -14,9 +13,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from smallvit.data.images import Decoded, as_array
+from smallvit.sizes import Size
 
 Fit = Literal["letterbox", "stretch", "crop"]
-Size = tuple[int, int]
 
 FILL = 128
 """The grey of letterbox bars: the middle of the range, near zero once images are normalised."""
@@ -34,16 +33,6 @@ class Placement(NamedTuple):
     box: tuple[int, int, int, int]
     inner: Size
     offset: Size
-
-
-def as_size(value: int | Iterable[int]) -> Size:
-    """Height and width from one number or two."""
-    sides = (value, value) if isinstance(value, int) else tuple(value)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise ValueError(
-            f"image_size is {value!r}: give one positive number, or two as (height, width)"
-        )
-    return sides[0], sides[1]
 
 
 def check_fit(fit: str) -> None:

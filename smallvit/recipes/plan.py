@@ -8,7 +8,7 @@ from typing import Any
 from smallvit.config_io import merge
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
-from smallvit.models.registry import parse_name
+from smallvit.models.names import check_name
 from smallvit.recipes.recipes import RECIPES, Facts, drloc_weight, fine_tuned
 from smallvit.runs.config import DataConfig, ModelConfig, RunConfig
 from smallvit.runs.dataset import open_data
@@ -118,10 +118,5 @@ def _data_config(options: DataConfig, changes: dict[str, Any]) -> DataConfig:
 
 def _check_model(config: RunConfig) -> None:
     """Refuses a name that is unknown before anything is decoded."""
-    name = config.model.name
-    if config.model.pretrained or name.startswith("timm/"):
-        return
-    from smallvit.models.baselines import BASELINES
-
-    if name not in BASELINES:
-        parse_name(name)
+    if not config.model.pretrained:
+        check_name(config.model.name)

@@ -1,6 +1,7 @@
 """Everything that decides a run, as one tree of frozen dataclasses."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +16,11 @@ from smallvit.config_io import (
     to_plain,
     write_yaml,
 )
-from smallvit.data.fit import Fit, Size
+from smallvit.data.fit import Fit
 from smallvit.devices import DeviceName
 from smallvit.losses.drloc import Mode
+from smallvit.models.names import parse_name
+from smallvit.sizes import Size
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Decay = Literal["matrices", "all"]
@@ -72,19 +75,16 @@ class ModelConfig:
     """What is trained.
 
     Attributes:
-        name: A name of `list_models()`, of a convolutional baseline, or `timm/` and timm's name.
+        name: A name of `list_models()`, of a convolutional baseline, or `timm/` and timm's name;
+            add-ons such as `+spt+lsa` that a pretrained model does not have are added to it.
         options: Fields of that family's config, such as drop_path.
         pretrained: Where to start: a run folder, a checkpoint, a name of timm; None from scratch.
-        spt: Puts shifted patches into a pretrained model.
-        lsa: Puts locality self-attention into a pretrained model.
         frozen: How many layers, counted from the images, are not trained.
     """
 
     name: str = "cct_2_3x2"
     options: dict[str, Any] = field(default_factory=dict)
     pretrained: str | None = None
-    spt: bool = False
-    lsa: bool = False
     frozen: int = 0
 
     def __post_init__(self) -> None:
@@ -262,12 +262,12 @@ class RunConfig:
     @classmethod
     def from_dict(cls, data: Any) -> "RunConfig":
         """From plain data; unknown keys are refused."""
-        return from_plain(cls, data)
+        return from_plain(cls, upgrade(data))
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "the config") -> "RunConfig":
         """From YAML."""
-        return from_plain(cls, read_yaml(text, source) or {})
+        return cls.from_dict(read_yaml(text, source) or {})
 
     def changed(self, changes: dict[str, Any]) -> "RunConfig":
         """With the values of a partial tree."""
@@ -276,6 +276,21 @@ class RunConfig:
     def with_steps(self, steps: int) -> "RunConfig":
         """With a fixed number of steps."""
         return replace(self, schedule=replace(self.schedule, steps=steps))
+
+
+def upgrade(plain: Any) -> Any:
+    """A config as older versions wrote it, in today's keys.
+
+    `model.spt` and `model.lsa` are suffixes of the model's name now. Where `pretrained` is null
+    they had no effect, and still have none.
+    """
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("model"), Mapping):
+        return plain
+    model = dict(plain["model"])
+    addons = [addon for addon in ("spt", "lsa") if model.pop(addon, False)]
+    if addons and model.get("pretrained", "unknown"):
+        model["name"] = str(parse_name(model.get("name") or "").plus(addons))
+    return {**plain, "model": model}
 
 
 def read_changes(path: str | Path) -> dict[str, Any]:
@@ -289,7 +304,8 @@ def read_changes(path: str | Path) -> dict[str, Any]:
         return {}
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {data!r}: expected keys and values")
-    return data
+    changes: dict[str, Any] = upgrade(data)
+    return changes
 
 
 def changes_of(assignments: list[str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from smallvit.data import read_image
 from smallvit.inference import Predictor
 from smallvit.runs import Run
-from smallvit.server import timeouts, serve
+from smallvit.server import serve, timeouts
 from smallvit.server.running import listen
 from tests.server.live import JPEG, Gate, process, served, started, until
 from tests.untrained import photo_bytes, untrained
