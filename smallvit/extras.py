@@ -1,5 +1,6 @@
-"""Optional packages: imported where they are needed, or missed with a sentence that helps."""
+"""Imports that wait: of optional packages, and of what is heavy."""
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -24,3 +25,20 @@ def require(module: str, extra: str, purpose: str = "this") -> Any:
         raise ImportError(
             f"{purpose} needs {package}: pip install 'smallvit[{extra}]'", name=package
         ) from error
+
+
+def on_first_use(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """A package's `__getattr__`, which imports a name from its module when it is first used.
+
+    Args:
+        package: The package's name.
+        homes: The names that each of its modules holds.
+    """
+
+    def load(name: str) -> Any:
+        for home, names in homes.items():
+            if name in names:
+                return getattr(import_module(f"{package}.{home}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return load

@@ -95,7 +95,7 @@ def modules_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stderr.split()}
 
 
-HEAVY = {"torch", "torchvision", "timm", "matplotlib", "numpy", "jax", "flax", "PIL", "pyarrow"}
+HEAVY = {"torch", "torchvision", "timm", "numpy", "jax", "flax", "PIL", "pyarrow"}
 
 
 def test_importing_smallvit_imports_nothing_heavy():
@@ -147,5 +147,5 @@ def test_extras():
     core = {item.partition(">")[0] for item in project["dependencies"]}
     assert core == {
         *("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pyyaml"),
-        *("jinja2", "rich", "typer", "matplotlib", "jaxtyping"),
+        *("jinja2", "rich", "typer", "jaxtyping"),
     }

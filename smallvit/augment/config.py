@@ -1,14 +1,11 @@
-"""One description of everything that happens to a training image."""
+"""The config of augmentation, and the presets of the papers' recipes."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from smallvit.augment.boxes import Range
-from smallvit.augment.geometry import Interpolation
-from smallvit.augment.mixing import Per
-from smallvit.augment.policies import Policy, auto_augment, rand_augment, trivial_augment
-from smallvit.sizes import Size
-
+Range = tuple[float, float]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "random"]
+Per = Literal["batch", "pair"]
 PolicyName = Literal["none", "rand", "trivial", "auto_cifar10", "auto_svhn", "auto_imagenet"]
 Fill = Literal["mean", "grey", "black"]
 EraseFill = Literal["const", "pixel"]
@@ -20,28 +17,28 @@ class AugmentConfig:
 
     Attributes:
         padding: Padded crop: black pixels added on each side before a random window is cut out.
-        resized_crop: Random resized crop instead: least and largest area, as a fraction.
-        aspect: Its least and largest width over height.
-        resize_interpolation: Of resized_crop; "random" draws bilinear or bicubic an image.
-        flip: Probability of changing left and right.
-        vertical_flip: Probability of changing top and bottom.
+        resized_crop: Random resized crop instead: smallest and largest area, as a fraction.
+        aspect: Its smallest and largest width over height.
+        resize_interpolation: Of resized_crop; "random" draws bilinear or bicubic per image.
+        flip: Probability of swapping left and right.
+        vertical_flip: Probability of swapping top and bottom.
         policy: RandAugment, TrivialAugment or one of AutoAugment's three.
         magnitude: RandAugment's level, from 0 to 10.
         magnitude_std: Its standard deviation.
-        layers: Operations that RandAugment chooses for an image, each applied half the time.
+        layers: Operations that RandAugment chooses per image, each applied half the time.
         interpolation: Of the policy's shears, rotations and translations.
-        fill: The colour that they move in.
+        fill: The colour that fills what they leave empty.
         erasing: Probability of erasing a rectangle.
-        erasing_area: Its least and largest area, as a fraction.
-        erasing_aspect: Its least width over height; the largest is one over it.
-        erasing_fill: With the mean colour ("const") or normal noise ("pixel").
+        erasing_area: Its smallest and largest area, as a fraction.
+        erasing_aspect: Its smallest width over height; the largest is one over it.
+        erasing_fill: Erase with the mean colour ("const") or normal noise ("pixel").
         mixup: Mixup's α; 0 switches it off.
         cutmix: CutMix's α; 0 switches it off.
         mix_probability: How often a batch (or pair) is mixed.
         cutmix_share: How often that is CutMix where both are on.
-        mix_per: Whether the whole batch shares one λ and box, or the two images of a pair.
-        mix_group: Size of the groups of neighbours inside which partners are drawn; every
-            process's part of a batch must be made of whole groups.
+        mix_per: What shares one λ and box: the whole batch, or the two images of a pair.
+        mix_group: Size of the groups of neighbours in which partners are drawn; every process's
+            part of a batch must consist of whole groups.
         smoothing: Label smoothing.
     """
 
@@ -95,12 +92,12 @@ class AugmentConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value[0] <= value[1] <= 1:
                 raise ValueError(
-                    f"{name} is {value}: give the least and largest area, between 0 and 1"
+                    f"{name} is {value}: give the smallest and largest area, between 0 and 1"
                 )
         if not 0 < self.aspect[0] <= self.aspect[1] or not 0 < self.erasing_aspect <= 1:
             raise ValueError(
-                f"aspect is {self.aspect} and erasing_aspect {self.erasing_aspect}: give the least "
-                "and largest width over height, and a number between 0 and 1"
+                f"aspect is {self.aspect} and erasing_aspect {self.erasing_aspect}: give the "
+                "smallest and largest width over height, and a number between 0 and 1"
             )
         if self.padding < 0 or self.mixup < 0 or self.cutmix < 0 or self.layers < 1:
             raise ValueError(
@@ -118,21 +115,6 @@ class AugmentConfig:
     def mixed(self) -> bool:
         """Whether images are mixed at all."""
         return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)
-
-    def make_policy(self, size: Size) -> Policy | None:
-        """The policy for images of that height and width."""
-        if self.policy == "none":
-            return None
-        if self.policy == "rand":
-            return rand_augment(
-                size,
-                magnitude=self.magnitude,
-                magnitude_std=self.magnitude_std,
-                layers=self.layers,
-            )
-        if self.policy == "trivial":
-            return trivial_augment(size)
-        return auto_augment(self.policy.removeprefix("auto_"), size)
 
 
 _SPT = AugmentConfig(

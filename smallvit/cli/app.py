@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import smallvit
+from smallvit.data.sources import HELP
 
 app = typer.Typer(
     help="Vision transformers that learn from small datasets.",
@@ -40,8 +41,7 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A folder of class folders (alone or below train/ val/ test/), a .csv, .parquet or "
-        ".npz file, or a name such as fashion-mini or cifar10.",
+        help=f"{HELP[0].upper()}{HELP[1:]}.",
     ),
 ]
 
