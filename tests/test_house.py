@@ -16,7 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Each level may import those before it; rooms of one level do not look at each other.
 LEVELS = (
-    {"text", "files", "config_io", "extras", "devices", "flax"},
+    {"text", "files", "config_io", "extras", "devices", "pages", "flax"},
     {"layers"},
     {"losses"},
     {"models"},
