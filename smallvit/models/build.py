@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from smallvit.models.base import Backbone, Size, as_size
-from smallvit.models.baselines import BASELINES, make_baseline
+from smallvit.models.baselines import BASELINES, make_baseline, stem_options
 from smallvit.models.registry import MODELS, create_model, parse_name
 
 PREFIX = "timm/"

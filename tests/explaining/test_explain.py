@@ -315,7 +315,7 @@ def test_other_models_have_a_gradient_map(name, options):
 
 @pytest.mark.parametrize("name", ["vit_9_p4", "cct_2_3x2", "cait_24_p4"])
 def test_ours_in_timms_clothes(name):
-    from smallvit.interop import timm as clothes
+    from smallvit.models import timm_names as clothes
 
     model = shrunk(name).eval()
     images = make_images(model)
