@@ -46,11 +46,7 @@ def predict_file(
     started = time.perf_counter()
     try:
         image = decode(data, pixels)
-<<<<<<< HEAD:smallvit/server/answers.py
-        seen = predictor.card.prepare(image)
-=======
-        prepared = predictor.prepare(image)
->>>>>>> refs/heads/docs:smallvit/server/predictions.py
+        prepared = predictor.card.prepare(image)
     except NoImageError as error:
         raise RefusedError(415, f"This is not an image that can be read: {error}.") from error
     except TooManyPixelsError as error:
@@ -59,18 +55,12 @@ def predict_file(
         raise RefusedError(422, f"The image cannot be read: {error}.") from error
     except MemoryError:
         raise RefusedError(413, "There is not enough memory for an image so large.") from None
-<<<<<<< HEAD:smallvit/server/answers.py
-    shares = predictor.card.probabilities(predictor.logits_of_prepared(seen[None]))[0]
-    order = np.argsort(-shares, kind="stable")[:top]
-    found: dict[str, Any] = {
-=======
-    probabilities = predictor.probabilities(predictor.ask(prepared[None]))[0]
+    probabilities = predictor.card.probabilities(predictor.logits_of_prepared(prepared[None]))[0]
     order = np.argsort(-probabilities, kind="stable")[:top]
     map_ = None
     if explain and predictor.model is not None:
         map_ = _map(predictor, predictor.model, image, prepared)
     return {
->>>>>>> refs/heads/docs:smallvit/server/predictions.py
         "model": predictor.card.model.get("name"),
         "classes": [
             {"name": predictor.classes[k], "probability": float(probabilities[k])} for k in order
@@ -93,14 +83,8 @@ def _map(
     from smallvit.explaining.overlays import overlay
 
     device = next(model.parameters()).device
-<<<<<<< HEAD:smallvit/server/answers.py
-    batch = torch.from_numpy(seen.copy()).permute(2, 0, 1)[None].to(device)
-    images = predictor.card.normalise(batch)
-=======
     batch = torch.from_numpy(prepared.copy()).permute(2, 0, 1)[None].to(device)
-    mean, std = (torch.tensor(v, device=device) for v in (predictor.card.mean, predictor.card.std))
-    images = normalise(batch, mean, std)
->>>>>>> refs/heads/docs:smallvit/server/predictions.py
+    images = predictor.card.normalise(batch)
     try:
         shares = look(model, images).shares
         kind = "gradient" if shares is None else "attention"
