@@ -101,7 +101,7 @@ class Dataset:
         """The images of a split."""
         if name not in self.splits:
             known = ", ".join(self.splits)
-            raise ValueError(f"{shown(self.source)} has no {name} split; it has {known}")
+            raise ValueError(f"{shown(self.source)} has no {name} split, but {known}")
         return self.splits[name]
 
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
