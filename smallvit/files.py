@@ -1,21 +1,41 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all, and folders walked in one way."""
 
 import contextlib
+import errno
+import glob
 import json
 import os
-from collections.abc import Mapping
+import secrets
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IMAGE_SUFFIXES = frozenset(
+    [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"]
+)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file beside its place, forces it to disk and moves it there."""
-    part = path.with_name(path.name + ".part")
+@contextlib.contextmanager
+def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
+    """Opens a temporary file beside `path`, forces it to disk and moves it there.
+
+    If the block raises, or the disk is full, `path` stays as it was and the temporary file is
+    removed.
+
+    Args:
+        path: The file to write; its folder must exist.
+        shared: Whether other processes may write the same file at the same time. Each then has a
+            temporary file of its own. Otherwise what a killed process left is overwritten.
+    """
+    middle = f".{os.getpid()}-{secrets.token_hex(4)}" if shared else ""
+    part = path.with_name(f"{path.name}{middle}.part")
     try:
-        with part.open("wb") as file:
-            file.write(data)
+        with part.open("xb" if shared else "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -25,46 +45,52 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all."""
+    with writing(path) as file:
+        file.write(data)
+
+
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """The same for plain data."""
+    """Writes plain data as JSON, whole or not at all."""
     write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Plain data from a file.
+    """Plain data from a JSON file.
 
     Raises:
-        ValueError: It is no JSON object.
+        ValueError: It is not a JSON object.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise ValueError(f"{path} is damaged: it holds no JSON object")
+        raise ValueError(f"{path} is damaged: it is not a JSON object")
     return data
 
 
-def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """Safetensors; tensors may lie on any device and share memory."""
+def tensors_to_bytes(tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]) -> bytes:
+    """The bytes of a safetensors file; tensors may be on any device and share memory."""
     from safetensors.torch import save
 
-    own = {
+    copies = {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
-    return save(own, dict(metadata))
+    return save(copies, dict(metadata))
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:
-    """A safetensors file, whole or not at all."""
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], **metadata: str) -> None:
+    """Writes a safetensors file, whole or not at all."""
     write_bytes(path, tensors_to_bytes(tensors, metadata))
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> "dict[str, Tensor]":
     """All tensors of a safetensors file.
 
     Raises:
-        ValueError: It is not there or damaged.
+        ValueError: It does not exist, or is damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -74,4 +100,121 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+        raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+class Found(NamedTuple):
+    """One path that a walk or a list came to.
+
+    Attributes:
+        path: As it is opened.
+        error: Why there is nothing to open; None for a file.
+    """
+
+    path: str
+    error: OSError | None = None
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def listed(folder: str | os.PathLike[str]) -> "list[os.DirEntry[str]]":
+    """The visible entries of a folder, in order of their names.
+
+    Hidden files and the copies that macOS adds to archives are left out.
+    """
+    with os.scandir(folder) as entries:
+        visible = [e for e in entries if not e.name.startswith((".", "__MACOSX"))]
+    return sorted(visible, key=lambda entry: entry.name)
+
+
+def is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a folder or a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def walk(
+    folder: str | os.PathLike[str], above: Iterable[str | os.PathLike[str]] = ()
+) -> Iterator[Found]:
+    """Every visible file at any depth, links followed, each folder in order of names.
+
+    A folder that cannot be listed is yielded with its error. So is a link back to a folder above
+    it, which is not followed: its error has `errno.ELOOP`.
+
+    Args:
+        folder: Where to begin.
+        above: Further folders that links must not lead back to.
+    """
+    return _walk(os.fspath(folder), frozenset(_identity(item) for item in above))
+
+
+def _walk(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[Found]:
+    try:
+        identity = _identity(folder)
+        if identity in above:
+            raise OSError(errno.ELOOP, "it is a link back to a folder above it")
+        entries = listed(folder)
+    except OSError as error:
+        yield Found(folder, error)
+        return
+    for entry in entries:
+        if is_folder(entry):
+            yield from _walk(entry.path, above | {identity})
+        else:
+            yield Found(entry.path)
+
+
+def _identity(folder: str | os.PathLike[str]) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def images_in(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> Iterator[Found]:
+    """The image files that paths stand for, one by one: what `predict` and `explain` take.
+
+    A folder stands for the files in it, at any depth, that are images by their names; a pattern
+    such as "photos/**/*.jpg" for the files that match it, sorted; "-" for the paths on standard
+    input, one per line; anything else for itself, whether it exists or not. What stands for
+    nothing is yielded with an error whose `strerror` is the rest of "PATH: …".
+    """
+    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        yield from _images_at(os.fspath(path))
+
+
+def _images_at(path: str) -> Iterator[Found]:
+    if path == "-":
+        for line in sys.stdin.buffer:  # names of files need not be text
+            if name := os.fsdecode(line).rstrip("\r\n"):
+                yield Found(name)
+        return
+    if os.path.isdir(path):
+        files, nothing = _images_below(path), "it holds no images"
+    elif glob.has_magic(path) and not os.path.lexists(path):
+        matches = sorted(glob.glob(path, recursive=True))
+        files = (Found(match) for match in matches if not os.path.isdir(match))
+        nothing = "no file matches this pattern"
+    else:
+        files, nothing = iter([Found(path)]), ""
+    empty = True
+    for file in files:
+        empty = False
+        yield file
+    if empty:
+        yield Found(path, OSError(errno.ENOENT, nothing))
+
+
+def _images_below(folder: str) -> Iterator[Found]:
+    for file in walk(folder):
+        if file.error is None:
+            if is_image(file.path):
+                yield file
+        elif file.error.errno != errno.ELOOP:
+            reason = f"it cannot be listed: {file.error.strerror}"
+            yield Found(file.path, OSError(file.error.errno, reason))

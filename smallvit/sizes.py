@@ -1,7 +1,7 @@
-"""Sizes of images, and the ways an image of another shape comes to one."""
+"""Height and width of images and of grids of tokens, and the ways an image comes to a size."""
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Size = tuple[int, int]
 Fit = Literal["letterbox", "stretch", "crop"]
@@ -9,12 +9,12 @@ Fit = Literal["letterbox", "stretch", "crop"]
 
 def as_size(value: int | Iterable[int]) -> Size:
     """Height and width from one number or two."""
-    sides = (value, value) if isinstance(value, int) else tuple(value)
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+    sides: tuple[Any, ...] = tuple(value) if isinstance(value, Iterable) else (value, value)
+    if len(sides) != 2 or not all(hasattr(side, "__index__") and side > 0 for side in sides):
         raise ValueError(
             f"image_size is {value!r}: give one positive number, or two as (height, width)"
         )
-    return sides[0], sides[1]
+    return int(sides[0]), int(sides[1])
 
 
 def check_fit(fit: str) -> None:

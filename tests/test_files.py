@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from smallvit.files import (
+    images_in,
     read_json,
     read_tensors,
     tensors_to_bytes,
+    walk,
     write_bytes,
     write_json,
     write_tensors,
+    writing,
 )
 from smallvit.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -66,6 +69,52 @@ def test_the_bytes_are_on_disk_before_the_move(tmp_path, monkeypatch):
     assert read_json(tmp_path / "a.json") == {"ü": 1.5}
 
 
+def test_a_block_that_raises_leaves_no_file(tmp_path):
+    for shared in (False, True):
+        with pytest.raises(RuntimeError), writing(tmp_path / "file", shared=shared) as file:
+            file.write(b"half")
+            assert len(list(tmp_path.iterdir())) == 1
+            raise RuntimeError
+        assert not list(tmp_path.iterdir())
+
+
+def test_writers_of_one_file_do_not_mix(tmp_path):
+    path = tmp_path / "file"
+    with writing(path, shared=True) as first, writing(path, shared=True) as second:
+        first.write(b"first")
+        second.write(b"second, longer")
+    assert path.read_bytes() == b"first"
+    assert [item.name for item in tmp_path.iterdir()] == ["file"]
+
+
+def test_folders_are_walked_in_order_and_never_twice_around(tmp_path, monkeypatch):
+    for name in ("b.PNG", "a/2.jpg", "a/deep/1.jpeg", "a/notes.txt", ".hidden.png", ".git/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "__MACOSX").mkdir()
+    (tmp_path / "__MACOSX" / "b.png").touch()
+    (tmp_path / "a" / "deep" / "up").symlink_to(tmp_path)
+    (tmp_path / "self").symlink_to(tmp_path / "self")
+    found = list(images_in(tmp_path))
+    assert [item.error for item in found] == [None] * 3
+    names = [os.path.relpath(item.path, tmp_path) for item in found]
+    assert names == ["a/2.jpg", "a/deep/1.jpeg", "b.PNG"]
+    (loop,) = [item for item in walk(tmp_path) if item.error]
+    assert loop.path == str(tmp_path / "a" / "deep" / "up")
+    assert loop.error.errno == errno.ELOOP
+    (tmp_path / "a" / "back").symlink_to(tmp_path)
+    loops = [item.path for item in walk(tmp_path / "a", above=[tmp_path]) if item.error]
+    assert loops == [str(tmp_path / "a" / "back"), str(tmp_path / "a" / "deep" / "up")]
+
+    def locked(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", locked)
+        (only,) = images_in(tmp_path)
+    assert only.error.strerror == "it cannot be listed: Permission denied"
+
+
 def test_damaged_files_get_a_sentence(tmp_path):
     path = tmp_path / "x"
     for text in ("{", "[1]", "", "nonsense"):
@@ -77,7 +126,7 @@ def test_damaged_files_get_a_sentence(tmp_path):
         read_json(path)
     for data in (b"", b"12345678", b"\x10" + b"\0" * 7 + b"{}" * 8):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="damaged or no safetensors"):
+        with pytest.raises(ValueError, match="damaged or not a safetensors"):
             read_tensors(path)
     with pytest.raises(ValueError, match="there is no file"):
         read_tensors(tmp_path / "nothing")

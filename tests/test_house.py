@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Each level may import those before it; rooms of one level do not look at each other.
 LEVELS = (
     {"text", "flax"},
-    {"files", "config_io", "extras", "devices", "sizes"},
+    {"files", "pages", "config_io", "extras", "devices", "sizes"},
     {"layers"},
     {"losses"},
     {"models"},
@@ -95,7 +95,7 @@ def modules_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stderr.split()}
 
 
-HEAVY = {"torch", "torchvision", "timm", "matplotlib", "numpy", "jax", "flax", "PIL", "pyarrow"}
+HEAVY = {"torch", "torchvision", "timm", "numpy", "jax", "flax", "PIL", "pyarrow"}
 
 
 def test_importing_smallvit_imports_nothing_heavy():
@@ -148,5 +148,5 @@ def test_extras():
     core = {item.partition(">")[0] for item in project["dependencies"]}
     assert core == {
         *("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pyyaml"),
-        *("jinja2", "rich", "typer", "matplotlib", "jaxtyping"),
+        *("jinja2", "rich", "typer", "jaxtyping"),
     }

@@ -9,7 +9,7 @@ from tests.shapes import check
 
 
 @jaxtyped(typechecker=check)
-def add(a: Float[Tensor, "N"], b: Float[Tensor, "N"] | None, word: int) -> Float[Tensor, "N"]:
+def add(a: Float[Tensor, " N"], b: Float[Tensor, " N"] | None, word: int) -> Float[Tensor, " N"]:
     return a if b is None else torch.cat([a, b]) if word == 1 else a + b
 
 

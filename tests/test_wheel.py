@@ -28,7 +28,8 @@ def test_contents(wheel):
     assert tracked <= names
     pages = (ROOT / "smallvit" / "reporting" / "pages").iterdir()
     assert {str(path.relative_to(ROOT)) for path in pages} <= names
-    assert {"smallvit/py.typed", "smallvit/data/bundled/fashion-mini.npz"} <= names
+    bundled = ("fashion-mini.npz", "CREDIT.md", "DejaVuSans.ttf", "LICENSE_DEJAVU")
+    assert {"smallvit/py.typed", *(f"smallvit/data/bundled/{name}" for name in bundled)} <= names
     assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
 
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from smallvit.extras import on_first_use
 
 if TYPE_CHECKING:
-    from smallvit.augment.colour import normalise
     from smallvit.augment.config import PRESETS, AugmentConfig
     from smallvit.augment.mixing import soft_targets
-    from smallvit.augment.pipeline import Augmentation
+    from smallvit.augment.pipeline import Augmentation, normalise
 
 __all__ = ["PRESETS", "AugmentConfig", "Augmentation", "normalise", "soft_targets"]
 
@@ -16,9 +15,8 @@ __all__ = ["PRESETS", "AugmentConfig", "Augmentation", "normalise", "soft_target
 __getattr__ = on_first_use(
     __name__,
     {
-        "colour": ("normalise",),
         "config": ("PRESETS", "AugmentConfig"),
         "mixing": ("soft_targets",),
-        "pipeline": ("Augmentation",),
+        "pipeline": ("Augmentation", "normalise"),
     },
 )

@@ -1,4 +1,4 @@
-"""Random rectangles: what a crop keeps, erasing wipes out and CutMix pastes."""
+"""Random rectangles, which a crop keeps, erasing replaces and CutMix pastes."""
 
 import math
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from smallvit.augment.randomness import whole
 from smallvit.sizes import Size
 
 _ATTEMPTS = 10
-#: Uniform numbers that `draw_box` takes for one image.
+#: Uniform numbers per image that `draw_box` takes.
 BOX_DRAWS = 2 * _ATTEMPTS + 2
 
 
 class Box(NamedTuple):
-    """One rectangle an image, in pixels."""
+    """One rectangle per image, in pixels."""
 
     top: Int64[Tensor, " B"]
     left: Int64[Tensor, " B"]
@@ -31,12 +31,12 @@ def draw_box(
 ) -> Box:
     """A rectangle of random area and shape: the first of ten attempts that fits the frame.
 
-    Where none fits it is empty (height and width 0).
+    If none fits, it is empty (height and width 0).
 
     Args:
         size: Height and width of the frame.
-        area: Least and largest area, as a fraction of the frame's.
-        aspect: Least and largest width over height; its logarithm is uniform.
+        area: Smallest and largest area, as a fraction of the frame's.
+        aspect: Smallest and largest width over height; its logarithm is uniform.
         smaller: Whether it must be strictly smaller than the frame on both sides.
     """
     height, width = size
@@ -57,7 +57,7 @@ def draw_box(
 
 
 def inside(box: Box, size: Size) -> Bool[Tensor, "B 1 H W"]:
-    """Which pixels of the frame lie in the rectangle."""
+    """Which pixels of the frame are in the rectangle."""
     rows, columns = (torch.arange(side, device=box.top.device) for side in size)
     row = (rows >= box.top[:, None]) & (rows < (box.top + box.height)[:, None])
     column = (columns >= box.left[:, None]) & (columns < (box.left + box.width)[:, None])
@@ -67,5 +67,5 @@ def inside(box: Box, size: Size) -> Bool[Tensor, "B 1 H W"]:
 def erase(
     images: Float[Tensor, "B C H W"], box: Box, filling: Float[Tensor, "#B #C #H #W"]
 ) -> Float[Tensor, "B C H W"]:
-    """Replaces what lies in the rectangle."""
+    """Replaces the pixels in the rectangle."""
     return torch.where(inside(box, (images.shape[2], images.shape[3])), filling, images)

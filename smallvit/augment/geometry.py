@@ -13,7 +13,7 @@ _TAPS = {"nearest": (0,), "bilinear": (0, 1), "bicubic": (-1, 0, 1, 2), "random"
 
 
 def _mirror(lines: Tensor, flipped: Bool[Tensor, " B"]) -> Tensor:
-    """Turns axis 1 round where told."""
+    """Reverses axis 1 of some images."""
     return torch.where(flipped.view(-1, *[1] * (lines.ndim - 1)), lines.flip(1), lines)
 
 
@@ -32,8 +32,8 @@ def crop(
         top: First row of the window; negative in the padding above the image.
         left: First column of the window.
         size: Height and width of the windows.
-        mirrored: Whether left and right change places.
-        upturned: Whether top and bottom change places.
+        mirrored: Whether left and right are swapped.
+        upturned: Whether top and bottom are swapped.
     """
     channels, height, width = images.shape[1:]
     rows = _mirror(top[:, None] + torch.arange(size[0], device=top.device), upturned)
@@ -57,8 +57,8 @@ def draw_resized_crop(
     h = min(height, round(width / aspect[0]))
     w = min(width, round(height * aspect[1]))
     failed = box.height == 0
-    whole = ((height - h) // 2, (width - w) // 2, h, w)
-    sides = [torch.where(failed, side, drawn) for side, drawn in zip(whole, box, strict=True)]
+    largest = ((height - h) // 2, (width - w) // 2, h, w)
+    sides = [torch.where(failed, side, drawn) for side, drawn in zip(largest, box, strict=True)]
     return Box(*written(torch.stack(sides)))
 
 
@@ -95,13 +95,13 @@ def resized_crop(
 ) -> UInt8[Tensor, "B C h w"]:
     """Cuts a rectangle out of each image, resizes it (antialiased) and flips it.
 
-    Two small matrices for each image do it all; between them the values are rounded to bytes,
-    as in torchvision and Pillow.
+    Two small matrices per image do all of it; between them the values are rounded to bytes, as in
+    torchvision and Pillow.
 
     Args:
         cubic: Whether to interpolate bicubically, else bilinearly.
-        mirrored: Whether left and right change places.
-        upturned: Whether top and bottom change places.
+        mirrored: Whether left and right are swapped.
+        upturned: Whether top and bottom are swapped.
     """
     channels, height, width = images.shape[1:]
     down = _mirror(_resampling(box.top, box.height, height, size[0], cubic), upturned)
@@ -113,34 +113,10 @@ def resized_crop(
     return written(x.to(torch.uint8).view(-1, size[1], channels, size[0]).permute(0, 2, 3, 1))
 
 
-def affine_matrix(
-    angle: Float[Tensor, " B"],
-    translation: Float[Tensor, "B 2"],
-    scale: Float[Tensor, " B"],
-    shear: Float[Tensor, "B 2"],
-) -> Float[Tensor, "B 2 3"]:
-    """The map from an output pixel to its source, both as (x, y) from the image's centre.
-
-    Args:
-        angle: Clockwise rotation in degrees.
-        translation: Shift of the content to the right and down, in pixels.
-        scale: Enlargement of the content.
-        shear: Along x and y, in degrees.
-    """
-    turn = torch.deg2rad(angle)
-    shear_x, shear_y = torch.deg2rad(shear).unbind(1)
-    a = torch.cos(turn - shear_y) / torch.cos(shear_y)
-    c = torch.sin(turn - shear_y) / torch.cos(shear_y)
-    b = -(a * torch.tan(shear_x) + torch.sin(turn))
-    d = torch.cos(turn) - c * torch.tan(shear_x)
-    inverse = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / scale[:, None, None]
-    return torch.cat([inverse, -inverse @ translation[:, :, None]], 2)
-
-
 def _weights(
     distance: Float[Tensor, "B H W"], interpolation: Interpolation, cubic: Tensor | None
 ) -> list[Tensor]:
-    """What each tap counts for, at a distance in [0, 1) from tap 0 towards tap 1."""
+    """The weight of each tap, at a distance in [0, 1) from tap 0 towards tap 1."""
     d = distance
     if interpolation == "nearest":
         return [torch.ones_like(d)]
@@ -157,13 +133,13 @@ def _weights(
 
 
 def _line_taps(
-    place: Float[Tensor, "B H W"], side: int, interpolation: Interpolation, cubic: Tensor | None
+    position: Float[Tensor, "B H W"], side: int, interpolation: Interpolation, cubic: Tensor | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """The lines to read around a place on an axis, and their weights: 0 outside the frame."""
-    place = place if interpolation == "nearest" else place - 0.5
-    first = place.floor()
+    """The lines to read around a position on an axis, and their weights: 0 outside the frame."""
+    position = position if interpolation == "nearest" else position - 0.5
+    first = position.floor()
     taps = []
-    weights = _weights(place - first, interpolation, cubic)
+    weights = _weights(position - first, interpolation, cubic)
     for tap, weight in zip(_TAPS[interpolation], weights, strict=True):
         line = first + tap
         near = line.clamp(0, side - 1)
@@ -179,13 +155,13 @@ def affine(
     interpolation: Interpolation = "nearest",
     cubic: Bool[Tensor, " B"] | None = None,
 ) -> Float[Tensor, "B C H W"]:
-    """Moves each image by its own map; gives whole numbers, which bicubic ones may overshoot.
+    """Moves each image by its own map; returns whole numbers, with bicubic ones beyond 0 to 255.
 
-    Every image lies on an endless ground of the fill colour, with which its edge blends.
+    Every image lies on an endless background of the fill colour, with which its edge blends.
     (Pillow cuts a hard edge.)
 
     Args:
-        matrix: From `affine_matrix`.
+        matrix: The map from an output pixel to its source, both as (x, y) from the centre.
         fill: The colour that moves in.
         interpolation: "random" leaves the choice of bilinear or bicubic to `cubic`.
         cubic: Which images are interpolated bicubically.
@@ -197,7 +173,7 @@ def affine(
     rows = _line_taps(yx * x + (yy * y + (y0 + height / 2)), height, interpolation, cubic)
     columns = _line_taps(xx * x + (xy * y + (x0 + width / 2)), width, interpolation, cubic)
     source = images.flatten(2).float()
-    # What the taps outside the frame leave open shows the ground.
+    # The weight of the taps outside the frame goes to the background.
     shares, parts = (torch.stack([w for _, w in taps]).sum(0) for taps in (rows, columns))
     total = (1 - shares * parts)[:, None] * fill[:, None, None]
     for row, share in rows:

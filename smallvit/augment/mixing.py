@@ -1,7 +1,7 @@
 """Mixup and CutMix with soft targets.
 
 Partners are drawn inside fixed groups of the global batch, so that a process, or one pass of an
-accumulated step, that holds whole groups needs nobody else's images.
+accumulated step, needs no other images if it has whole groups.
 """
 
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from smallvit.augment.randomness import whole
 from smallvit.sizes import Size
 
 _QUANTILES = 1024
-#: Uniform numbers that `draw_mix` takes for one image.
+#: Uniform numbers per image that `draw_mix` takes.
 MIX_DRAWS = 6
 
 
 def beta_quantiles(alpha: float) -> Float[Tensor, " points"]:
     """The inverse distribution function of Beta(α, α) at equally spaced probabilities.
 
-    With s = x^α the density's pole at 0 disappears: what is left to integrate over s is
-    (1 − x)^(α−1), smooth up to the middle. The upper half is the mirror image of the lower.
+    With s = x^α the density's pole at 0 disappears: (1 − x)^(α−1) remains to integrate over s,
+    smooth up to the middle. The upper half mirrors the lower.
     """
     s = np.linspace(0, 0.5**alpha, 2**16 + 1)
     x = s ** (1 / alpha)
@@ -39,9 +39,9 @@ def beta_quantiles(alpha: float) -> Float[Tensor, " points"]:
 
 def beta(uniforms: Float[Tensor, " B"], quantiles: Float[Tensor, " points"]) -> Float[Tensor, " B"]:
     """Beta numbers from uniform ones, one for one."""
-    place = uniforms * (len(quantiles) - 1)
-    below = place.long()
-    return torch.lerp(quantiles[below], quantiles[below + 1], place - below)
+    position = uniforms * (len(quantiles) - 1)
+    below = position.long()
+    return torch.lerp(quantiles[below], quantiles[below + 1], position - below)
 
 
 def soft_targets(
@@ -57,8 +57,8 @@ class Mix(NamedTuple):
 
     Attributes:
         partner: Row of the image that is mixed in.
-        share: How much of the label the image keeps.
-        weight: How much it keeps of its pixels: its share (Mixup), or 1 (CutMix).
+        share: How much of its label the image keeps.
+        weight: How much of its pixels it keeps: its share (Mixup), or 1 (CutMix).
         box: The rectangle taken from the partner; empty for Mixup.
     """
 
@@ -73,12 +73,12 @@ def draw_partner(
 ) -> Int64[Tensor, " B"]:
     """Rows of the partners: each group is reflected about a point that its first image draws.
 
-    Odd reflections of an even number of images pair all of them and leave none alone.
+    Odd reflections of an even number of images give each of them another one as partner.
     """
     rows = torch.arange(len(positions), device=positions.device)
-    place = positions % group
-    turn = whole(uniforms, group // 2)[rows - place]
-    return rows - place + (2 * turn + 1 - place) % group
+    within = positions % group
+    turn = whole(uniforms, group // 2)[rows - within]
+    return rows - within + (2 * turn + 1 - within) % group
 
 
 def cut_box(
@@ -87,8 +87,8 @@ def cut_box(
     """CutMix's rectangle: of the image's shape, 1 − share of its area, clipped at the edge.
 
     Args:
-        y: Uniform number that places its centre from top to bottom.
-        x: Uniform number that places its centre from left to right.
+        y: Uniform number for its centre, from top to bottom.
+        x: Uniform number for its centre, from left to right.
     """
     ratio = torch.sqrt(1 - share)
     edges = []
@@ -105,16 +105,16 @@ def _check_groups(positions: Int64[Tensor, " B"], group: int) -> None:
     """Refuses a batch that is not made of whole groups."""
     if len(positions) % group:
         raise ValueError(
-            f"a batch of {len(positions)} images does not divide into mixing groups of {group}; "
+            f"a batch of {len(positions)} images does not divide into mixing groups of {group}: "
             "choose a batch size that does, or another mix_group"
         )
-    # Elsewhere the question would stall the device or break the graph.
+    # On a GPU this check would wait for the device, and it would break a compiled graph.
     if positions.device.type == "cpu" and not torch.compiler.is_compiling():
         first = int(positions[0])
         if first % group:
             raise ValueError(
                 f"the first image has position {first}, in the middle of a mixing group of "
-                f"{group}; give each process whole groups, or choose another mix_group"
+                f"{group}: give each process whole groups, or choose another mix_group"
             )
 
 
@@ -133,13 +133,13 @@ def draw_mix(
     """Partners, kinds and shares.
 
     Args:
-        uniforms: `MIX_DRAWS` numbers of each image.
-        shared: As many of the whole batch.
-        positions: Of whole groups, in order.
+        uniforms: `MIX_DRAWS` numbers per image.
+        shared: As many for the batch.
+        positions: Positions of whole groups, in order.
         quantiles: `beta_quantiles` of Mixup and of CutMix; None switches that kind off.
         probability: How often a batch (or pair) is mixed at all.
         cutmix_share: How often that is CutMix where both kinds are on.
-        per: Whether the whole batch shares its numbers, or the two images of a pair.
+        per: What shares its numbers: the whole batch, or the two images of a pair.
         group: Images in a group.
     """
     _check_groups(positions, group)
@@ -159,7 +159,7 @@ def draw_mix(
         cut = kind < (cutmix_share if mixup is not None else 1)
         share = torch.where(cut, beta(amount, cutmix), share)
     share = torch.where(mixed < probability, share, 1)
-    # A share of 1 cuts an empty box: so images stay whole that are not to be cut.
+    # A share of 1 cuts an empty box, for images that are not to be cut.
     box = cut_box(torch.where(cut, share, 1), y, x, size)
     kept = 1 - box.height * box.width / (size[0] * size[1])
     shares = written(torch.stack([torch.where(cut, kept, share), torch.where(cut, 1, share)]))

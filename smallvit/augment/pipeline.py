@@ -1,4 +1,4 @@
-"""The whole of augmentation: bytes and labels in, normalised images and soft targets out."""
+"""All of augmentation: bytes and labels in, normalised images and soft targets out."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,6 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from smallvit.augment.boxes import BOX_DRAWS, draw_box, erase
-from smallvit.augment.colour import normalise
 from smallvit.augment.config import AugmentConfig
 from smallvit.augment.geometry import crop, draw_resized_crop, resized_crop
 from smallvit.augment.memory import written
@@ -25,18 +24,26 @@ from smallvit.augment.policies import PolicyTable, draw_policy, make_policy, pol
 from smallvit.augment.randomness import normal, uniform, whole
 from smallvit.sizes import Size
 
-# The position whose numbers the whole batch shares, and the step before all others; neither is
-# ever an image's.
+# The position whose numbers the whole batch shares, and the step that the noise is drawn for; no
+# image has either.
 _EVERYONE = 2**32 - 1
 _BEFORE = 2**63 - 1
 _NOISES = 2**18
 
 
-class Draws(NamedTuple):
-    """The uniform numbers of each image, by what they are for.
+def normalise(
+    images: UInt8[Tensor, "B C H W"], mean: Float[Tensor, " C"], std: Float[Tensor, " C"]
+) -> Float[Tensor, "B C H W"]:
+    """Bytes to numbers of mean 0 and standard deviation 1, from both on a scale of 0 to 1."""
+    mean, std = mean[:, None, None], std[:, None, None]
+    return images.float().mul_(1 / (255 * std)).sub_(mean / std)
 
-    Every purpose has its own columns whether it is used or not, so that switching one part off
-    leaves what the others draw as it was.
+
+class Draws(NamedTuple):
+    """The uniform numbers per image, by purpose.
+
+    Every purpose has its own columns whether it is used or not, so that switching one off does not
+    change what the others draw.
     """
 
     flip: Float[Tensor, "B 2"]
@@ -47,16 +54,16 @@ class Draws(NamedTuple):
 
 
 class Augmentation(nn.Module):
-    """Augments batches on the device where it lives; compiles to one graph without a host sync.
+    """Augments batches on its device; compiles to one graph without a host sync.
 
-    All it draws is a function of (seed, step, position in the global batch): how the batch is
-    split over processes or passes changes nothing. It has no parameters and nothing to save.
+    Its random numbers are a function of (seed, step, position in the global batch): how the batch
+    is split over processes or passes changes nothing. It has no parameters and nothing to save.
 
     Args:
         config: What to do.
-        image_size: Height and width of the images that come out.
-        mean: The training data's mean of each channel, on a scale of 0 to 1.
-        std: Its standard deviation of each channel.
+        image_size: Height and width of the augmented images.
+        mean: The training data's mean per channel, on a scale of 0 to 1.
+        std: Its standard deviation per channel.
         num_classes: Width of the targets.
         seed: The run's seed.
     """
@@ -82,7 +89,7 @@ class Augmentation(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise ValueError(
-                f"mean is {tuple(mean)} and std {tuple(std)}: give one of each for every channel, "
+                f"mean is {tuple(mean)} and std {tuple(std)}: give one of each per channel, "
                 "and no standard deviation of 0"
             )
         self.config, self.image_size, self.num_classes = config, image_size, num_classes
@@ -116,8 +123,8 @@ class Augmentation(nn.Module):
 
         Args:
             step: Number of the training step; a tensor, so that it is not compiled in.
-            positions: Each image's place in the global batch: consecutive, and with mixing made
-                of whole groups, so that the first is a multiple of `mix_group`.
+            positions: Each image's position in the global batch: consecutive, and with mixing of
+                whole groups, so that the first is a multiple of `mix_group`.
         """
         config = self.config
         draws, shared = self.draw(step, positions)
@@ -144,11 +151,11 @@ class Augmentation(nn.Module):
         step: Int64[Tensor, ""],
         positions: Int64[Tensor, " B"],
     ) -> UInt8[Tensor, "B C h w"]:
-        """The part to look at: crop, flip and policy, without erasing and mixing."""
+        """Crop, flip and policy without erasing and mixing, as previews show them."""
         return self._transform(images, self.draw(step, positions)[0])
 
     def draw(self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]) -> tuple[Draws, Draws]:
-        """All random numbers of a step: each image's, and one row for the whole batch."""
+        """All random numbers of a step: one row per image, and one for the whole batch."""
         columns = [2, BOX_DRAWS + 1, BOX_DRAWS + 2, MIX_DRAWS]
         columns.append(self.policy.draws if self.policy else 0)
         everyone = torch.cat([positions, torch.full_like(positions[:1], _EVERYONE)])
@@ -178,14 +185,14 @@ class Augmentation(nn.Module):
         return x
 
     def _frame(self, images: Tensor, draws: Draws) -> Tensor:
-        """Crops and flips in one go."""
+        """Crops and flips in one step."""
         config, new = self.config, self.image_size
         old = (images.shape[2], images.shape[3])
         channels = len(self.mean)
         if images.shape[1] != channels:
             raise ValueError(
-                f"expected images of {channels} channels, as the mean has, and got a batch "
-                f"shaped {tuple(images.shape)}"
+                f"expected images of {channels} channels, as the mean has, and got a batch of "
+                f"shape {tuple(images.shape)}"
             )
         flips = {
             "mirrored": draws.flip[:, 0] < config.flip,
@@ -199,13 +206,13 @@ class Augmentation(nn.Module):
         if min(room) < 0 or (old != new and not config.padding):
             raise ValueError(
                 f"images of {old[0]}×{old[1]} with padding {config.padding} do not give windows "
-                f"of {new[0]}×{new[1]}; pad more, use resized_crop, or resize them beforehand"
+                f"of {new[0]}×{new[1]}: pad more, use resized_crop, or resize them before"
             )
         top, left = (whole(draws.crop[:, i], room[i] + 1) - config.padding for i in range(2))
         return crop(images, top, left, new, **flips)
 
     def _erase(self, x: Tensor, draws: Draws) -> Tensor:
-        """Wipes a rectangle out of some images."""
+        """Erases a rectangle of some images."""
         config = self.config
         if not config.erasing:
             return x
@@ -220,7 +227,7 @@ class Augmentation(nn.Module):
 
 
 def _make_noise(seed: int, count: int) -> Float[Tensor, " length"]:
-    """A long strip of normal noise; each erased image gets a window of `count` numbers."""
+    """A long row of normal noise; each erased image gets a window of `count` numbers."""
     position = torch.zeros(1, dtype=torch.int64)
     draws = uniform(torch.tensor(seed), torch.tensor(_BEFORE), position, _NOISES + count)
     return normal(draws[0])

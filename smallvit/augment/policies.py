@@ -1,7 +1,8 @@
 """Which operation each image gets: RandAugment, AutoAugment and TrivialAugment as tables.
 
-A policy is a list of rows; an image draws a row and applies the row's operations in turn, each
-with its own probability. The argument of an operation is base ± reach · level.
+A policy is a list of rows. An image draws a row and applies the row's operations in turn, each
+with its own probability. The argument of an operation is base + reach · level; a signed operation's
+is as often base − reach · level.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from smallvit.augment.config import AugmentConfig
 from smallvit.augment.memory import written
-from smallvit.augment.operations import NUMBER
+from smallvit.augment.operations import NUMBER, OPERATIONS
 from smallvit.augment.randomness import normal, whole
 from smallvit.sizes import Size
 
@@ -22,11 +23,10 @@ class Choice(NamedTuple):
     """One operation of a row.
 
     Attributes:
-        op: Its name.
+        op: Its name in `OPERATIONS`.
         probability: How often it is applied.
-        base: The argument at level 0.
+        base: The argument at level 0, counted from the operation's neutral one.
         reach: What one level adds to the argument.
-        signed: Whether it is as often subtracted.
         cut: Whether reach · level is cut to a whole number.
     """
 
@@ -34,7 +34,6 @@ class Choice(NamedTuple):
     probability: float = 1.0
     base: float = 0.0
     reach: float = 0.0
-    signed: bool = False
     cut: bool = False
 
 
@@ -58,7 +57,7 @@ class Policy:
 
     @property
     def among(self) -> tuple[frozenset[str], ...]:
-        """For each operation an image passes through: which ones can occur there."""
+        """For each step of the policy: the operations that can occur in it."""
         columns = zip(*self.rows, strict=True)
         return self.rounds * tuple(frozenset(c.op for c in column) for column in columns)
 
@@ -81,11 +80,17 @@ class PolicyTable(NamedTuple):
 
 def policy_table(policy: Policy) -> PolicyTable:
     """The table of a policy."""
-    rows = [[(NUMBER[choice.op], *choice[1:]) for choice in row] for row in policy.rows]
-    kinds = (torch.int64, *[torch.float32] * 3, *[torch.bool] * 2)
+
+    def cells(choice: Choice) -> tuple[float, ...]:
+        op, probability, base, reach, cut = choice
+        operation = OPERATIONS[op]
+        return NUMBER[op], probability, operation.neutral + base, reach, operation.signed, cut
+
+    rows = [[cells(choice) for choice in row] for row in policy.rows]
+    dtypes = (torch.int64, *[torch.float32] * 3, *[torch.bool] * 2)
     columns = [
-        torch.tensor([[choice[field] for choice in row] for row in rows], dtype=kind)
-        for field, kind in enumerate(kinds)
+        torch.tensor([[cell[field] for cell in row] for row in rows], dtype=dtype)
+        for field, dtype in enumerate(dtypes)
     ]
     return PolicyTable(*columns)
 
@@ -99,20 +104,20 @@ class Drawn(NamedTuple):
 
 
 def draw_policy(policy: Policy, table: PolicyTable, uniforms: Float[Tensor, "B draws"]) -> Drawn:
-    """Operations and arguments for each image; "identity" where an operation is passed over."""
+    """Operations and arguments for each image; "identity" where an operation is not applied."""
     rounds, columns = policy.rounds, len(policy.rows[0])
     rows = whole(uniforms[:, :rounds], len(policy.rows))
     rest = uniforms[:, rounds:].reshape(-1, 4, rounds * columns)
-    applied, level, sign, cubic = rest.unbind(1)
+    chance, level, sign, cubic = rest.unbind(1)
     choice = PolicyTable(*(column[rows].flatten(1) for column in table))
     level = (policy.level + policy.level_std * normal(level)).clamp(0, policy.level_max)
     offset = choice.reach * level
     offset = torch.where(choice.cut, offset.trunc(), offset)
     offset = torch.where(choice.signed & (sign < 0.5), -offset, offset)
-    passed = applied < choice.probability
+    applied = chance < choice.probability
     return Drawn(
-        written(torch.where(passed, choice.ops, NUMBER["identity"])),
-        written(torch.where(passed, choice.base + offset, 0)),
+        written(torch.where(applied, choice.ops, NUMBER["identity"])),
+        written(torch.where(applied, choice.base + offset, 0)),
         cubic < 0.5,
     )
 
@@ -127,22 +132,22 @@ def rand_augment(
 ) -> Policy:
     """RandAugment as timm's `rand-m9-mstd0.5-inc1`: fifteen operations, stronger by level."""
     height, width = size
-    reaches = [
+    choices = [
         Choice("autocontrast"),
         Choice("equalize"),
         Choice("invert"),
-        Choice("rotate", reach=3, signed=True),
+        Choice("rotate", reach=3),
         Choice("posterize", base=4, reach=-0.4, cut=True),
         Choice("solarize", base=256, reach=-25.6, cut=True),
         Choice("solarize_add", reach=11, cut=True),
-        *(Choice(op, base=1, reach=0.09, signed=True) for op in _BLENDS),
-        Choice("shear_x", reach=0.03, signed=True),
-        Choice("shear_y", reach=0.03, signed=True),
-        Choice("translate_x", reach=0.045 * width, signed=True),
-        Choice("translate_y", reach=0.045 * height, signed=True),
+        *(Choice(op, reach=0.09) for op in _FACTORS),
+        Choice("shear_x", reach=0.03),
+        Choice("shear_y", reach=0.03),
+        Choice("translate_x", reach=0.045 * width),
+        Choice("translate_y", reach=0.045 * height),
     ]
     return Policy(
-        rows=tuple((choice._replace(probability=probability),) for choice in reaches),
+        rows=tuple((choice._replace(probability=probability),) for choice in choices),
         rounds=layers,
         level=magnitude,
         level_std=magnitude_std,
@@ -156,12 +161,12 @@ def trivial_augment(_: Size) -> Policy:
     for strength in (k / (bins - 1) for k in range(bins)):
         rows += [
             Choice("identity"),
-            Choice("shear_x", reach=0.99 * strength, signed=True),
-            Choice("shear_y", reach=0.99 * strength, signed=True),
-            Choice("translate_x", reach=32 * strength, signed=True, cut=True),
-            Choice("translate_y", reach=32 * strength, signed=True, cut=True),
-            Choice("rotate", reach=135 * strength, signed=True),
-            *(Choice(op, base=1, reach=0.99 * strength, signed=True) for op in _BLENDS),
+            Choice("shear_x", reach=0.99 * strength),
+            Choice("shear_y", reach=0.99 * strength),
+            Choice("translate_x", reach=32 * strength, cut=True),
+            Choice("translate_y", reach=32 * strength, cut=True),
+            Choice("rotate", reach=135 * strength),
+            *(Choice(op, reach=0.99 * strength) for op in _FACTORS),
             Choice("posterize", base=8 - round(6 * strength)),
             Choice("solarize", base=255 * (1 - strength)),
             Choice("autocontrast"),
@@ -173,20 +178,19 @@ def trivial_augment(_: Size) -> Policy:
 def auto_augment(table: str, size: Size) -> Policy:
     """AutoAugment's learned policy for "cifar10", "svhn" or "imagenet": two operations in turn."""
     height, width = size
+    reaches = {
+        **dict.fromkeys(_FACTORS, 0.9),
+        **dict.fromkeys(("shear_x", "shear_y"), 0.3),
+        "rotate": 30,
+        "translate_x": 150 / 331 * width,
+        "translate_y": 150 / 331 * height,
+    }
 
     def choice(op: str, probability: float, strength: int) -> Choice:
         s = strength / 9
-        if op in _BLENDS:
-            return Choice(op, probability, base=1, reach=0.9 * s, signed=True)
-        if op in ("shear_x", "shear_y"):
-            return Choice(op, probability, reach=0.3 * s, signed=True)
-        if op == "rotate":
-            return Choice(op, probability, reach=30 * s, signed=True)
-        if op in ("translate_x", "translate_y"):
-            side = width if op == "translate_x" else height
-            return Choice(op, probability, reach=150 / 331 * side * s, signed=True, cut=True)
-        fixed = {"posterize": 8 - round(4 * s), "solarize": 255 * (1 - s)}
-        return Choice(op, probability, base=fixed.get(op, 0))
+        bases = {"posterize": 8 - round(4 * s), "solarize": 255 * (1 - s)}
+        cut = op.startswith("translate")
+        return Choice(op, probability, bases.get(op, 0), reaches.get(op, 0) * s, cut)
 
     rows = (line.split() for line in _AUTO_AUGMENT[table].strip().splitlines())
     return Policy(
@@ -196,7 +200,23 @@ def auto_augment(table: str, size: Size) -> Policy:
     )
 
 
-_BLENDS = ("brightness", "contrast", "saturation", "sharpness")
+def make_policy(config: AugmentConfig, size: Size) -> Policy | None:
+    """The policy that a config names, for images of that height and width."""
+    if config.policy == "none":
+        return None
+    if config.policy == "rand":
+        return rand_augment(
+            size,
+            magnitude=config.magnitude,
+            magnitude_std=config.magnitude_std,
+            layers=config.layers,
+        )
+    if config.policy == "trivial":
+        return trivial_augment(size)
+    return auto_augment(config.policy.removeprefix("auto_"), size)
+
+
+_FACTORS = ("brightness", "contrast", "saturation", "sharpness")
 
 # Each line: two operations, each with its probability and its strength from 0 to 9.
 _AUTO_AUGMENT = {
@@ -282,19 +302,3 @@ _AUTO_AUGMENT = {
         equalize 0.8 0  equalize 0.6 0
     """,
 }
-
-
-def make_policy(config: AugmentConfig, size: Size) -> Policy | None:
-    """The policy that a config names, for images of that height and width."""
-    if config.policy == "none":
-        return None
-    if config.policy == "rand":
-        return rand_augment(
-            size,
-            magnitude=config.magnitude,
-            magnitude_std=config.magnitude_std,
-            layers=config.layers,
-        )
-    if config.policy == "trivial":
-        return trivial_augment(size)
-    return auto_augment(config.policy.removeprefix("auto_"), size)

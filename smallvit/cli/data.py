@@ -14,6 +14,7 @@ from smallvit.cli.options import AUDIT, requested, with_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import RenderableType
     from torch import Tensor
 
     from smallvit.data import Audit, Dataset
@@ -43,7 +44,6 @@ def audit(
 
     from smallvit.data import audit as run_audit
     from smallvit.data import preview as draw_preview
-    from smallvit.data import render
     from smallvit.runs.config import RunConfig
     from smallvit.runs.dataset import open_data
 
@@ -56,7 +56,7 @@ def audit(
     if json == Path("-"):
         typer.echo(result.to_json())
     else:
-        Console().print(render(result))
+        Console().print(_render(result))
         if json is not None:
             json.write_text(result.to_json() + "\n")
     if preview is not None:
@@ -123,3 +123,38 @@ def _augmenter(
         config, image_size=dataset.image_size, mean=mean, std=std, num_classes=classes
     )
     return lambda images, positions: augmentation.transform(images, torch.tensor(0), positions)
+
+
+_ROWS = 40
+_COLOURS = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
+
+
+def _render(audit: "Audit") -> "RenderableType":
+    """The audit as tables for a terminal; names are shown literally, whatever they contain."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = Table()
+    counts.add_column("class")
+    for split in audit.counts:
+        counts.add_column(split, justify="right")
+    names = list(next(iter(audit.counts.values()), {}))
+    for name in names[:_ROWS]:
+        counts.add_row(Text(name), *(f"{part[name]:,}" for part in audit.counts.values()))
+    if len(names) > _ROWS:
+        counts.add_row(f"… {len(names) - _ROWS:,} more", *("" for _ in audit.counts))
+    counts.add_section()
+    totals = (f"{sum(part.values()):,}" for part in audit.counts.values())
+    counts.add_row(f"{len(names):,} classes", *totals)
+
+    lines = [
+        f"{name}: {low:,.4g} to {high:,.4g}, median {middle:,.4g}"
+        for name, (low, middle, high) in audit.sizes.items()
+    ]
+    findings = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
+    for finding in audit.findings:
+        findings.add_row(Text(finding.level, _COLOURS[finding.level]), Text(finding.message))
+    if not audit.findings:
+        findings.add_row(Text("nothing found", "green"))
+    return Group(Text(audit.source, "bold"), counts, Text(" · ".join(lines)), Text(), findings)

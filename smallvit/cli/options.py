@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from smallvit.config_io import field_at, nested, overlaid, read_yaml
+from smallvit.data.sources import HELP
 from smallvit.runs.config import RunConfig
 
 RUN = "Run"
@@ -32,6 +33,7 @@ class Option:
             nothing.
         alone: What the option means without a value, if it may stand alone.
         metavar: How its value is called in the help text.
+        help: Its help text, if that is not the field's.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Option:
     chosen: bool = False
     alone: str | None = None
     metavar: str | None = None
+    help: str = ""
 
     @property
     def key(self) -> str:
@@ -49,7 +52,7 @@ class Option:
 
 #: The most used first in each group.
 OPTIONS = (
-    Option("DATA", "data.source", "Data"),
+    Option("DATA", "data.source", "Data", help=f"{HELP[0].upper()}{HELP[1:]}."),
     Option("--image-size", "data.image_size", "Data"),
     Option("--val", "data.val", "Data"),
     Option("--test", "data.test", "Data"),
@@ -145,7 +148,7 @@ def _panel(parameter: inspect.Parameter) -> str | None:
 def _parameter(option: Option, config: type) -> inspect.Parameter:
     """An option as a parameter that typer understands."""
     fields = [field_at(config, path) for path in option.paths.split()]
-    help_text = " ".join(field.help for field in fields)
+    help_text = option.help or " ".join(field.help for field in fields)
     kind, default = _kind(fields[0].kind), fields[0].default
     if option.alone is not None:
         kind = str

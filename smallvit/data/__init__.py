@@ -5,31 +5,20 @@ shows what a model will see, and a `Loader` gives out batches. Names load on fir
 and fits images needs no PyTorch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallvit.extras import on_first_use
 
 if TYPE_CHECKING:
-    from smallvit.data.auditing import OVERRIDES, Audit, audit, render
+    from smallvit.data.auditing import OVERRIDES, Audit, Finding
+    from smallvit.data.checks import audit
     from smallvit.data.dataset import Dataset, load_data
-    from smallvit.data.findings import Finding
     from smallvit.data.fit import FILL, Fit, fit_image
     from smallvit.data.images import UnreadableError, read_image, to_channels
     from smallvit.data.loader import Batch, Loader
     from smallvit.data.previews import preview
-    from smallvit.data.samples import Items
+    from smallvit.data.samples import Samples
     from smallvit.data.tensors import fit_tensor
-
-_HOMES = {
-    "auditing": ("OVERRIDES", "Audit", "audit", "render"),
-    "dataset": ("Dataset", "load_data"),
-    "findings": ("Finding",),
-    "fit": ("FILL", "Fit", "fit_image"),
-    "items": ("Items",),
-    "loader": ("Batch", "Loader"),
-    "images": ("UnreadableError", "read_image", "to_channels"),
-    "previews": ("preview",),
-    "tensors": ("fit_tensor",),
-}
 
 __all__ = [
     "FILL",
@@ -39,8 +28,8 @@ __all__ = [
     "Dataset",
     "Finding",
     "Fit",
-    "Items",
     "Loader",
+    "Samples",
     "UnreadableError",
     "audit",
     "fit_image",
@@ -48,13 +37,20 @@ __all__ = [
     "load_data",
     "preview",
     "read_image",
-    "render",
     "to_channels",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"smallvit.data.{home}"), name)
-    raise AttributeError(f"module 'smallvit.data' has no attribute {name!r}")
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "auditing": ("OVERRIDES", "Audit", "Finding"),
+        "checks": ("audit",),
+        "dataset": ("Dataset", "load_data"),
+        "fit": ("FILL", "Fit", "fit_image"),
+        "images": ("UnreadableError", "read_image", "to_channels"),
+        "loader": ("Batch", "Loader"),
+        "previews": ("preview",),
+        "samples": ("Samples",),
+        "tensors": ("fit_tensor",),
+    },
+)

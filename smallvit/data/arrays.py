@@ -7,47 +7,44 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 from jaxtyping import UInt8
 
-from smallvit.data.samples import SPLITS, Found, split_name
+from smallvit.data.samples import Source
+from smallvit.data.sources import SPLITS, split_name
 from smallvit.text import shown
 
 _LAYOUT = (
-    "expected the arrays images (uint8, N×H×W or N×H×W×channels), labels (N whole numbers or "
-    "names) and, if you like, split (N names) and classes (names)"
+    "expected are the arrays images (uint8, N×H×W or N×H×W×channels), labels (N whole numbers or "
+    "names) and optionally split (N names) and classes (names)"
 )
 
 
-def split_files(folder: Path) -> dict[str, Path]:
-    """train.npz, val.npz (or valid.npz) and test.npz of a folder, as far as they are there."""
-    files = sorted(folder.glob("*.npz"))
-    return {name: file for file in files if (name := split_name(file.stem)) is not None}
-
-
-def read_arrays(path: Path) -> Found:
-    """Finds the images of a .npz file, or of a folder of one for each split."""
+def read_arrays(path: Path) -> Source:
+    """Reads an .npz file, or a folder of one file per split."""
     if path.is_dir():
-        parts = {split: _read(file) for split, file in split_files(path).items()}
-        parts = {split: parts[split] for split in SPLITS if split in parts}
+        files = {split_name(file.stem): file for file in sorted(path.glob("*.npz"))}
+        parts = {split: _read(files[split]) for split in SPLITS if split in files}
     else:
         parts = {"": _read(path)}
     first = next(iter(parts.values()))
     for split, part in parts.items():
         if part["images"].shape[1:] != first["images"].shape[1:]:
             raise ValueError(
-                f"the images of {shown(path)}: {split} are shaped {part['images'].shape[1:]}, "
-                f"others {first['images'].shape[1:]}: bring them to one shape"
+                f"the images of {shown(path)}: {split} have the shape {part['images'].shape[1:]}, "
+                f"others {first['images'].shape[1:]}: save all in one shape"
             )
-    names = [part["classes"] for part in parts.values() if part["classes"] is not None]
-    if any(one != names[0] for one in names):
-        raise ValueError(f"the files of {shown(path)} give different classes: give the same in all")
-    classes = names[0] if names else None
+    orders = [part["classes"] for part in parts.values() if part["classes"] is not None]
+    if any(order != orders[0] for order in orders):
+        raise ValueError(
+            f"the files of {shown(path)} have different classes: save the same list in all of them"
+        )
+    classes = orders[0] if orders else None
     pooled = np.concatenate([part["labels"] for part in parts.values()])
     labels, numbered = _labels(pooled, classes, path)
     splits = [
-        (split or given)
+        split or cell
         for split, part in parts.items()
-        for given in (part["split"] or [""] * len(part["images"]))
+        for cell in part["split"] or [""] * len(part["images"])
     ]
-    return Found(
+    return Source(
         images=np.concatenate([part["images"] for part in parts.values()])
         if len(parts) > 1
         else first["images"],
@@ -66,7 +63,7 @@ def read_arrays(path: Path) -> Found:
 def _read(path: Path) -> dict[str, Any]:
     """The arrays of one file, each checked by itself."""
     if not is_zipfile(path):
-        raise ValueError(f"{shown(path)} is no .npz file: {_LAYOUT}")
+        raise ValueError(f"{shown(path)} is not an .npz file: {_LAYOUT}")
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name.lower(): stored[name] for name in stored.files}
@@ -88,8 +85,8 @@ def _read(path: Path) -> dict[str, Any]:
         shape = arrays[name].shape if name in arrays else (len(images),)
         if shape != (len(images),):
             raise ValueError(
-                f"{name} of {shown(path)} is shaped {shape} where ({len(images)},) belongs to "
-                f"{len(images)} images"
+                f"{name} of {shown(path)} has the shape {shape}; for {len(images)} images expected "
+                f"is ({len(images)},)"
             )
     classes = arrays.get("classes", arrays.get("class_names"))
     return {
@@ -103,17 +100,17 @@ def _read(path: Path) -> dict[str, Any]:
 def _images(images: np.ndarray, path: Path) -> UInt8[np.ndarray, "N H W C"]:
     if images.dtype != np.uint8:
         raise ValueError(
-            f"images of {shown(path)} are {images.dtype} where uint8 is expected: scale them to "
+            f"images of {shown(path)} are {images.dtype}; expected is uint8: scale them to "
             "0…255 and save images.astype(numpy.uint8)"
         )
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or 0 in images.shape:
-        raise ValueError(f"images of {shown(path)} are shaped {images.shape}: {_LAYOUT}")
+        raise ValueError(f"images of {shown(path)} have the shape {images.shape}: {_LAYOUT}")
     if images.shape[1] in (1, 3) and images.shape[3] > 4:
         raise ValueError(
-            f"images of {shown(path)} are shaped {images.shape}, channels first: channels come "
-            "last here; save images.transpose(0, 2, 3, 1)"
+            f"images of {shown(path)} have the shape {images.shape}, channels first: channels "
+            "come last here; save images.transpose(0, 2, 3, 1)"
         )
     return images
 
@@ -129,15 +126,15 @@ def _labels(
             " with NaN among them" if labels.dtype.kind == "f" and np.isnan(labels).any() else ""
         )
         raise ValueError(
-            f"labels of {shown(path)} are {labels.dtype}{blank} where whole numbers or names are "
-            "expected: save labels.astype(numpy.int64)"
+            f"labels of {shown(path)} are {labels.dtype}{blank}; expected are whole numbers or "
+            "names: save labels.astype(numpy.int64)"
         )
     if classes is None:
         return [str(label) for label in labels.tolist()], True
     if labels.min() < 0 or labels.max() >= len(classes):
         raise ValueError(
-            f"labels of {shown(path)} go from {labels.min()} to {labels.max()} and there are "
-            f"{len(classes)} classes, numbered from 0: which is meant?"
+            f"labels of {shown(path)} go from {labels.min()} to {labels.max()}, but classes "
+            f"has {len(classes)} names, numbered from 0: correct labels or classes"
         )
     return [classes[label] for label in labels.tolist()], True
 

@@ -1,16 +1,14 @@
-"""Decoded images on disk: uint8 files that are mapped into memory, found by their content.
+"""Decoded images on disk: uint8 files that are mapped into memory, named by their content.
 
-An entry appears under its name only when it is whole: it is written beside it with ordinary writes
-into space reserved first, flushed, and renamed. So a full disk is an error with a sentence (a
-mapping written to would end in SIGBUS), and a build that was killed or ran twice at once leaves no
-half entry to be read.
+An entry appears under its name only when it is complete. Its space is reserved first, so a full
+disk is an error message (writing to a mapped file would end in SIGBUS), and a build that was killed
+or ran twice at once leaves no incomplete entry.
 """
 
 import errno
 import json
 import logging
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -22,6 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 from jaxtyping import UInt8
+
+from smallvit.files import writing
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Entry:
     Attributes:
         path: Its file.
         size: Its bytes on disk.
-        about: What it was made from.
+        about: Source, split, fit and shape of its images.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Entry:
 
 
 def directory() -> Path:
-    """SMALLVIT_CACHE, or smallvit's place in the user's cache folder."""
+    """SMALLVIT_CACHE, or the folder smallvit in the user's cache folder."""
     if chosen := os.environ.get("SMALLVIT_CACHE"):
         return Path(chosen).expanduser()
     if sys.platform == "darwin":
@@ -57,18 +57,18 @@ def directory() -> Path:
 
 
 def entries() -> list[Entry]:
-    """Every entry that is whole, newest first."""
-    found = [(path.stat().st_mtime, path) for path in directory().glob("*.npy")]
+    """Every complete entry, newest first."""
+    files = [(path.stat().st_mtime, path) for path in directory().glob("*.npy")]
     return [
         Entry(path=path, size=path.stat().st_size, about=_about(path))
-        for _, path in sorted(found, reverse=True)
+        for _, path in sorted(files, reverse=True)
     ]
 
 
 def clear() -> int:
     """Removes everything the cache wrote, and returns the bytes freed; named datasets stay.
 
-    A process that has an entry mapped keeps its pages; one that is writing an entry is told.
+    A process that uses an entry keeps it; one that is writing an entry stops with an error.
     """
     freed = 0
     root = directory()
@@ -85,13 +85,13 @@ def stored(
     rows: Callable[[], Iterator[UInt8[np.ndarray, "..."]]],
     about: Mapping[str, Any],
 ) -> UInt8[np.ndarray, "..."]:
-    """The entry of a key as a read-only mapping; made first if it is not there.
+    """The entry of a key as a read-only memory map; built first if it is missing.
 
     Args:
         key: A hash of everything the pixels depend on.
-        shape: Of the whole entry.
-        rows: Makes the images one after the other.
-        about: What to tell of it in the list of entries.
+        shape: The shape of all images together.
+        rows: Yields the images one by one.
+        about: What the list of entries shows of it.
 
     Raises:
         OSError: The disk is full or the folder cannot be written.
@@ -102,12 +102,12 @@ def stored(
     with _locked(path) as locked:
         if (known := _mapped(path, shape)) is not None:
             return known
-        if locked:  # what lies there was left by a build that died
+        if locked:  # so a file that is there was left by a build that was killed
             for stale in path.parent.glob(f"{key}.npy.*.part"):
                 stale.unlink(missing_ok=True)
         _write(path, shape, rows, about)
     if (known := _mapped(path, shape)) is None:
-        raise OSError(f"{path} was removed while it was made: start again")
+        raise OSError(f"{path} was removed while it was built: start again")
     return known
 
 
@@ -119,38 +119,33 @@ def _write(
 ) -> None:
     started = time.perf_counter()
     header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-    with atomic(path, reserve=int(np.prod(shape)) + 128) as file:
+    with open_entry(path, reserve=int(np.prod(shape)) + 128) as file:
         np.lib.format.write_array_header_1_0(file, header)
         for row in rows():
             file.write(row.tobytes())
-        # The reservation was rounded up.
-        file.truncate(file.tell())
-        with atomic(path.with_suffix(".json")) as notes:
-            notes.write(json.dumps({**about, "shape": shape}).encode())
+        file.truncate(file.tell())  # the reservation was rounded up
+        with open_entry(path.with_suffix(".json")) as description:
+            description.write(json.dumps({**about, "shape": shape}).encode())
     seconds = time.perf_counter() - started
     logger.info("decoded %d images in %.1f s into %s", shape[0], seconds, path)
 
 
 @contextmanager
-def atomic(path: Path, reserve: int = 0) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name when it is whole, and else never was.
+def open_entry(path: Path, reserve: int = 0) -> Iterator[IO[bytes]]:
+    """A file of the cache to write, complete or not at all.
 
     Args:
-        path: The name.
-        reserve: Bytes to set aside before the first is written.
+        path: Its name.
+        reserve: Bytes to reserve before the first is written.
 
     Raises:
         OSError: There is no space, or the folder cannot be written; says what to do.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
+        with writing(path, shared=True) as file:
             _reserve(file, reserve)
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
     except OSError as error:
         if error.errno in _FULL:
             raise OSError(error.errno, _full(path.parent, reserve)) from error
@@ -158,16 +153,13 @@ def atomic(path: Path, reserve: int = 0) -> Iterator[IO[bytes]]:
             raise OSError(
                 error.errno,
                 f"the cache folder {path.parent} cannot be written ({error.strerror}): "
-                "set SMALLVIT_CACHE to a folder that can",
+                "set SMALLVIT_CACHE to another folder",
             ) from error
         raise
-    finally:
-        if part.exists():
-            part.unlink(missing_ok=True)
 
 
 def _reserve(file: IO[bytes], size: int) -> None:
-    """Sets space aside, or finds now rather than at the end that there is none."""
+    """Reserves space, so that a full disk is an error at the start and not at the end."""
     if not size:
         return
     if hasattr(os, "posix_fallocate"):
@@ -192,10 +184,10 @@ def _full(folder: Path, needed: int) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Waits for another process that makes the same entry.
+    """Waits for another process that builds the same entry.
 
-    Yields whether the lock was to be had: file systems and platforms without locks only do the
-    work twice, for the renaming keeps entries whole.
+    Yields whether there is a lock. Without one (on some file systems and platforms) the work is
+    done twice, and entries are complete all the same.
     """
     lock = path.with_suffix(".lock")
     file = _lock(lock)
@@ -224,7 +216,7 @@ def _lock(path: Path) -> IO[bytes] | None:
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."] | None:
-    """An entry, or None where it is missing or was damaged from outside."""
+    """An entry, or None if it is missing or damaged."""
     try:
         pixels: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):

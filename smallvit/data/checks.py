@@ -1,15 +1,16 @@
-"""The single checks of an audit, each a function from a view of the dataset to findings."""
+"""`audit` and its checks, each a function from a view of the dataset to findings."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from smallvit.data.findings import Finding, Level, View
+from smallvit.data.auditing import Audit, Finding, Level, View
+from smallvit.data.dataset import Dataset
 from smallvit.data.images import UnreadableError, as_array
 from smallvit.data.similar import flip_loss
-from smallvit.text import counted, folded, some
+from smallvit.text import counted, folded, shown, some
 
 _IMBALANCE = 10
 _FEW = 10
@@ -236,9 +237,9 @@ def _constant(view: View, index: int) -> bool:
     """Whether an image without coarse grey contrast has none in full colour either."""
     split = str(view.split[index])
     start = int(np.flatnonzero(view.split == split)[0])
-    items = view.dataset.splits[split]
+    samples = view.dataset.splits[split]
     try:
-        pixels = as_array(items.read(index - start, view.dataset.channels))
+        pixels = as_array(samples.read(index - start, view.dataset.channels))
     except UnreadableError:
         return False
     return bool((pixels == pixels[0, 0]).all())
@@ -281,3 +282,20 @@ CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
     _flips,
     _notes,
 )
+
+
+def audit(dataset: Dataset, *, patch_size: int = 4) -> Audit:
+    """Looks for everything that makes results worse, or better than they are.
+
+    Args:
+        dataset: From `load_data`, which has surveyed the images.
+        patch_size: Images smaller than this are reported.
+    """
+    view = View(dataset, patch_size)
+    findings = [finding for check in CHECKS for finding in check(view)]
+    return Audit(
+        source=shown(dataset.source),
+        counts=view.counts,
+        sizes=view.ranges(),
+        findings=tuple(sorted(findings, key=lambda each: get_args(Level).index(each.level))),
+    )

@@ -14,14 +14,15 @@ from jaxtyping import Int64, UInt8
 from PIL import __version__ as pillow
 
 from smallvit.data import cache
-from smallvit.data.fit import FILL, Fit, Size, as_size, check_fit, fit_image
+from smallvit.data.fit import FILL, Fit, check_fit, fit_image
 from smallvit.data.images import UnreadableError
 from smallvit.data.parallel import spread
-from smallvit.data.samples import SPLITS, Found, Items, class_order
+from smallvit.data.samples import Samples, Source, class_order
 from smallvit.data.similar import families
-from smallvit.data.sources import find
+from smallvit.data.sources import SPLITS, find
 from smallvit.data.splits import assign, deal, hold_out
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
+from smallvit.sizes import Size, as_size
 from smallvit.text import counted, nearest, shown, some
 
 logger = logging.getLogger(__name__)
@@ -33,31 +34,33 @@ _VERSION = 2
 class Dataset:
     """Images of known classes, in splits.
 
-    Nothing is decoded before `pixels`; images that do not share a size must be `sized` first.
+    Nothing is decoded until `pixels` is called; images that do not share a size must be `sized`
+    first.
 
     Attributes:
-        source: The specification as it was given.
-        classes: Their names; labels are places in this list.
-        splits: train, val and test, as far as there are any.
-        channels: Of every image, once decoded.
-        chosen_size: Height and width of every image, once decoded; None if that is still open.
+        source: The folder, file or name it was loaded from.
+        classes: Their names; labels are indices of this list.
+        splits: Those of train, val and test that there are.
+        channels: Channels of every decoded image.
+        chosen_size: Height and width of every decoded image; None if that is still open.
         fit: How images of other shapes come to that size.
-        seed: Of the splits that were made.
-        made: The shares of the splits that were made, by name; the others were given.
-        named: Whether class names were given, and are not just numbers.
-        official: Whether the splits are a published benchmark's.
-        notes: What was left out or is odd, a sentence each.
-        dropped: Names of unreadable images that were left out because that was asked for.
+        seed: Seed of the splits that were held out.
+        held_out: The shares of the splits that were held out of the training images, by name; the
+            others came with the source.
+        named: Whether classes have names, and are not just numbers.
+        official: Whether the splits are those of a published benchmark.
+        notes: What was left out or is odd, one sentence each.
+        dropped: Names of unreadable images that were left out by request.
     """
 
     source: str
     classes: tuple[str, ...]
-    splits: Mapping[str, Items]
+    splits: Mapping[str, Samples]
     channels: int
     chosen_size: Size | None = None
     fit: Fit = "letterbox"
     seed: int = 0
-    made: Mapping[str, float] = field(default_factory=dict)
+    held_out: Mapping[str, float] = field(default_factory=dict)
     named: bool = True
     official: bool = False
     notes: tuple[str, ...] = ()
@@ -69,7 +72,7 @@ class Dataset:
     @cached_property
     def shared_size(self) -> Size | None:
         """The size that all readable images have; None if there are several."""
-        surveys = [items.survey for items in self.splits.values()]
+        surveys = [samples.survey for samples in self.splits.values()]
         sizes = np.concatenate([survey.sizes[survey.readable] for survey in surveys])
         if not len(sizes) or (sizes != sizes[0]).any():
             return None
@@ -77,7 +80,7 @@ class Dataset:
 
     @property
     def image_size(self) -> Size:
-        """Height and width of every image, once decoded: as chosen, or the one they share.
+        """Height and width of every decoded image: as chosen, or the one they share.
 
         Raises:
             ValueError: The images have several sizes, and none was chosen.
@@ -95,11 +98,11 @@ class Dataset:
         """The same with images of that size."""
         return replace(self, chosen_size=as_size(image_size), fit=fit or self.fit)
 
-    def split(self, name: str) -> Items:
+    def split(self, name: str) -> Samples:
         """The images of a split."""
         if name not in self.splits:
             known = ", ".join(self.splits)
-            raise ValueError(f"{shown(self.source)} has no {name} split, but {known}")
+            raise ValueError(f"{shown(self.source)} has no {name} split; it has {known}")
         return self.splits[name]
 
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
@@ -107,21 +110,21 @@ class Dataset:
         return self.split(split).labels
 
     def pixels(self, split: str, *, progress: bool = False) -> UInt8[np.ndarray, "N C H W"]:
-        """The decoded images of a split; from the cache, and into it the first time.
+        """The decoded images of a split, from the cache or decoded into it.
 
         Raises:
             ValueError: Some cannot be read; all of them are named.
             OSError: The cache cannot be written.
         """
-        items = self.split(split)
-        if not isinstance(items.images, tuple) and (
-            items.images.shape[1:] == (*self.image_size, self.channels)
+        samples = self.split(split)
+        if not isinstance(samples.images, tuple) and (
+            samples.images.shape[1:] == (*self.image_size, self.channels)
         ):
-            return np.ascontiguousarray(items.images.transpose(0, 3, 1, 2))
+            return np.ascontiguousarray(samples.images.transpose(0, 3, 1, 2))
         return cache.stored(
-            self._key(items),
-            (len(items), self.channels, *self.image_size),
-            lambda: self._decoded(items, split, progress),
+            self._key(samples),
+            (len(samples), self.channels, *self.image_size),
+            lambda: self._decoded(samples, split, progress),
             {"source": shown(self.source), "split": split, "fit": self.fit},
         )
 
@@ -145,18 +148,18 @@ class Dataset:
         key = hashlib.blake2b(repr(self.classes).encode(), digest_size=DIGEST)
         for name in SPLITS:
             if name in self.splits:
-                items = self.splits[name]
-                key.update(f"\0{name}\0".encode() + items.survey.digests.tobytes())
-                key.update(items.labels.astype("<i8").tobytes())
+                samples = self.splits[name]
+                key.update(f"\0{name}\0".encode() + samples.survey.digests.tobytes())
+                key.update(samples.labels.astype("<i8").tobytes())
         return key.hexdigest()
 
     def record(self) -> dict[str, Any]:
-        """What a run has to keep, as plain data, to say what it was trained on."""
+        """What a run records of its data, as plain values."""
         return {
             "source": shown(self.source),
             "classes": list(self.classes),
-            "counts": {name: len(items) for name, items in self.splits.items()},
-            "made": dict(self.made),
+            "counts": {name: len(samples) for name, samples in self.splits.items()},
+            "made": dict(self.held_out),
             "seed": self.seed,
             "image_size": list(self.image_size),
             "channels": self.channels,
@@ -169,11 +172,13 @@ class Dataset:
     def readable(self) -> "Dataset":
         """The same without the images that cannot be read; `dropped` names them."""
         splits = {
-            name: items.select(np.flatnonzero(items.survey.readable))
-            for name, items in self.splits.items()
+            name: samples.select(np.flatnonzero(samples.survey.readable))
+            for name, samples in self.splits.items()
         }
         bad = [
-            items.names[i] for items in self.splits.values() for i in sorted(items.survey.errors)
+            samples.names[i]
+            for samples in self.splits.values()
+            for i in sorted(samples.survey.errors)
         ]
         return replace(self, splits=MappingProxyType(splits), dropped=(*self.dropped, *bad))
 
@@ -203,29 +208,29 @@ class Dataset:
                 seed=self.seed,
                 split="val",
             )
-        places = {"train": rest[~held], "val": rest[held], "test": np.flatnonzero(tested)}
-        splits = {name: pool.select(places[name]) for name in SPLITS if len(places[name])}
-        made = {"test": 1 / folds, **({"val": val} if val else {})}
-        return replace(self, splits=MappingProxyType(splits), made=MappingProxyType(made))
+        indices = {"train": rest[~held], "val": rest[held], "test": np.flatnonzero(tested)}
+        splits = {name: pool.select(indices[name]) for name in SPLITS if len(indices[name])}
+        held_out = {"test": 1 / folds, **({"val": val} if val else {})}
+        return replace(self, splits=MappingProxyType(splits), held_out=MappingProxyType(held_out))
 
-    def _key(self, items: Items) -> str:
+    def _key(self, samples: Samples) -> str:
         text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
         return hashlib.blake2b(
-            text.encode() + items.survey.digests.tobytes(), digest_size=DIGEST
+            text.encode() + samples.survey.digests.tobytes(), digest_size=DIGEST
         ).hexdigest()
 
     def _decoded(
-        self, items: Items, split: str, progress: bool
+        self, samples: Samples, split: str, progress: bool
     ) -> Iterator[UInt8[np.ndarray, "C H W"]]:
         def decode(index: int) -> np.ndarray | str:
             try:
-                return fit_image(items.read(index, self.channels), self.image_size, self.fit)
+                return fit_image(samples.read(index, self.channels), self.image_size, self.fit)
             except UnreadableError as error:
-                return f"{shown(items.names[index])} ({error})"
+                return f"{shown(samples.names[index])} ({error})"
 
         failed = []
         for result in spread(
-            decode, range(len(items)), description=f"decoding {split}", progress=progress
+            decode, range(len(samples)), description=f"decoding {split}", progress=progress
         ):
             if isinstance(result, str):
                 failed.append(result)
@@ -256,12 +261,8 @@ def load_data(
     """Finds images and labels, whatever form they have.
 
     Args:
-        spec: A folder of class folders, alone or below train/, val/ and test/ (any of them); a CSV
-            or Parquet table of path, label and optionally split; an .npz of uint8 images, labels
-            and optionally split and classes, or a folder of train.npz, val.npz and test.npz; or a
-            name: fashion-mini, mnist, fashion-mnist, cifar10, cifar100, svhn, flowers102
-            (flowers102:1020, :2040 or :6552), tiny-imagenet. A folder that has such a name is
-            written ./name.
+        spec: A folder of images, a table of paths, an .npz file or the name of a public dataset;
+            `smallvit.data.sources` lists the forms, `smallvit.data.named` the names.
         image_size: One number, or (height, width). None takes the size that all images share;
             if they have several, `Dataset.sized` chooses one later.
         fit: How other shapes come to that size: the whole image with bars (letterbox), the whole
@@ -269,64 +270,64 @@ def load_data(
         channels: 1 or 3 to have all images grey or coloured; None follows the images.
         classes: The only classes allowed, in this order: those of a trained model.
         val: Share of the training images held out for validation where the source has no such
-            split; 0 does without one, even if the source has it. None means a tenth.
+            split; 0 for no validation split, even if the source has one. None means a tenth.
         test: The same for the test split; None means a fifth.
-        seed: Of the splits that are made.
-        root: Where named datasets lie; see `smallvit.data.named.default_root`.
-        download: Whether a named dataset may be fetched.
+        seed: Seed of the splits that are held out.
+        root: The folder of named datasets; see `smallvit.data.named.default_root`.
+        download: Whether a named dataset may be downloaded.
         progress: Whether to show a bar.
 
     Raises:
-        ValueError: The source is not there, is not laid out as expected, or has unknown labels.
+        ValueError: The source does not exist, is not laid out as expected, or has unknown labels.
     """
     check_fit(fit)
-    found = find(spec, root=root, download=download)
-    names = _classes(found, classes, spec)
+    source = find(spec, root=root, download=download)
+    names = _classes(source, classes, spec)
     number = {name: i for i, name in enumerate(names)}
     survey = (
-        survey_files(found.images, progress=progress)
-        if isinstance(found.images, tuple)
-        else survey_array(found.images)
+        survey_files(source.images, progress=progress)
+        if isinstance(source.images, tuple)
+        else survey_array(source.images)
     )
-    pool = Items(
-        images=found.images,
-        names=tuple(found.names),
-        labels=np.array([number[label] for label in found.labels], np.int64),
+    pool = Samples(
+        images=source.images,
+        names=tuple(source.names),
+        labels=np.array([number[label] for label in source.labels], np.int64),
         survey=survey,
     )
-    places, made, notes = assign(
+    indices, held_out, notes = assign(
         pool.labels,
         survey.digests,
-        # Benchmarks are divided as everyone does, whatever lies in them twice.
-        survey.digests if found.official else families(survey.digests, survey.thumbs),
-        found.splits,
+        # Benchmarks are divided as everyone does, also where they have duplicates.
+        survey.digests if source.official else families(survey.digests, survey.thumbs),
+        source.splits,
         {"test": test, "val": val},
         seed,
     )
     return Dataset(
         source=os.fspath(spec),
         classes=names,
-        splits=MappingProxyType({name: pool.select(indices) for name, indices in places.items()}),
+        splits=MappingProxyType({name: pool.select(each) for name, each in indices.items()}),
         channels=channels or _common_channels(survey),
         chosen_size=None if image_size is None else as_size(image_size),
         fit=fit,
         seed=seed,
-        made=MappingProxyType(made),
-        named=found.named,
-        official=found.official,
-        notes=(*found.notes, *notes),
+        held_out=MappingProxyType(held_out),
+        named=source.named,
+        official=source.official,
+        notes=(*source.notes, *notes),
     )
 
 
 def _classes(
-    found: Found, allowed: Sequence[str] | None, spec: str | os.PathLike[str]
+    source: Source, allowed: Sequence[str] | None, spec: str | os.PathLike[str]
 ) -> tuple[str, ...]:
     """Class names in order; refuses labels that are none of them."""
-    names = tuple(allowed or found.classes or class_order(found.labels))
+    names = tuple(allowed or source.classes or class_order(source.labels))
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"{shown(spec)} has several classes called {some(twice)}: rename them")
-    unknown = sorted(set(found.labels) - set(names))
+    unknown = sorted(set(source.labels) - set(names))
     if unknown:
         raise ValueError(
             f"{shown(spec)} has labels that are none of the {len(names)} classes "

@@ -14,8 +14,7 @@ from PIL import Image
 
 from smallvit.data.images import Decoded, as_array
 from smallvit.sizes import Fit as Fit
-from smallvit.sizes import Size as Size
-from smallvit.sizes import as_size as as_size
+from smallvit.sizes import Size
 from smallvit.sizes import check_fit as check_fit
 
 FILL = 128

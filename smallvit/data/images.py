@@ -1,8 +1,7 @@
-"""Image files to pixels: every mode of the usual formats, and what is wrong with the rest.
+"""Image files to pixels: all modes of the usual formats, and reasons why a file cannot be read.
 
-- Transparent images are laid on white.
-- 16-bit images keep the high byte of every value; their range is that of the type, never that
-  of the single image.
+- Transparent images get a white background.
+- 16-bit images keep the high byte of every value, whatever range the single image uses.
 - EXIF orientation is applied.
 - The first frame of an animation or page of a stack is the image.
 - A TIFF whose further channels are not transparency keeps them all.
@@ -22,18 +21,17 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.Image import Image as PilImage
 
 from smallvit.extras import require
+from smallvit.files import IMAGE_SUFFIXES
 
-SUFFIXES = frozenset(
-    [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"]
-)
+SUFFIXES = IMAGE_SUFFIXES
 MAX_PIXELS = 89_000_000
-"""Larger images are refused as decompression bombs; Pillow's own limit lies just above."""
+"""Larger images are refused as decompression bombs; Pillow's own limit is just above."""
 
 THUMB = 16
 """Side of the grey thumbnails by which images are compared."""
 
 _MAX_CHANNELS = 4
-"""Of an image of as many pixels as are read; smaller ones may have more."""
+"""Of an image of `MAX_PIXELS` pixels; smaller ones may have more."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
@@ -41,7 +39,7 @@ _TIFF_SAMPLES, _TIFF_PHOTOMETRIC, _TIFF_EXTRA, _TIFF_RGB = 277, 262, 338, 2
 
 
 Decoded = PilImage | UInt8[np.ndarray, "H W C"]
-"""A grey or coloured image of Pillow's, or the pixels of one with other channels."""
+"""A grey or colour image of Pillow's, or the pixels of an image with other channels."""
 
 
 class UnreadableError(ValueError):
@@ -49,21 +47,21 @@ class UnreadableError(ValueError):
 
 
 class NoImageError(UnreadableError):
-    """It is in none of the formats that are read."""
+    """The file has none of the formats that are read."""
 
 
 class TooManyPixelsError(UnreadableError):
-    """Its header promises more pixels than are decoded."""
+    """Its header says it has more pixels than are decoded."""
 
 
 class Glance(NamedTuple):
-    """What one look at an image tells.
+    """What is known of an image without decoding it in full.
 
     Attributes:
         size: Height and width, upright.
         channels: 1, 3, or what a multi-channel TIFF holds.
         animated: Whether there are further frames or pages.
-        contrast: Largest minus smallest grey value, seen coarsely.
+        contrast: Largest minus smallest grey value of a small copy.
         thumb: The image in grey, squeezed to `THUMB` × `THUMB`.
     """
 
@@ -84,14 +82,14 @@ def read_image(source: bytes | str | os.PathLike[str]) -> UInt8[np.ndarray, "H W
         Its pixels with 1 (grey), 3 (colour) or, from TIFF, any number of channels.
 
     Raises:
-        UnreadableError: It is damaged, too large, or no image.
+        UnreadableError: It is damaged, too large, or not an image.
     """
     data = source if isinstance(source, bytes) else read_bytes(Path(source))
     return as_array(decode(data))
 
 
 def decode(data: bytes, limit: int = MAX_PIXELS) -> Decoded:
-    """`read_image` without the last step, which resizing would only have to undo.
+    """`read_image` without the conversion to an array, which resizing would have to undo.
 
     Args:
         data: The bytes of a file.
@@ -113,25 +111,25 @@ def as_array(image: Decoded) -> UInt8[np.ndarray, "H W C"]:
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file, or `UnreadableError`."""
     with _explained():
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-            raise UnreadableError("it is no regular file")
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for ever
+            raise UnreadableError("it is not a regular file")
         return path.read_bytes()
 
 
 def to_channels(image: Decoded, channels: int) -> Decoded:
     """Grey to colour or colour to grey; any other change is refused."""
-    found = image.shape[2] if isinstance(image, np.ndarray) else len(image.getbands())
-    if found == channels:
+    present = image.shape[2] if isinstance(image, np.ndarray) else len(image.getbands())
+    if present == channels:
         return image
-    if {found, channels} != {1, 3}:
-        raise UnreadableError(f"it has {found} channels where {channels} are expected")
+    if {present, channels} != {1, 3}:
+        raise UnreadableError(f"it has {present} channels where {channels} are expected")
     if isinstance(image, np.ndarray):
-        image = Image.fromarray(image if found == 3 else image[..., 0])
+        image = Image.fromarray(image if present == 3 else image[..., 0])
     return image.convert("L" if channels == 1 else "RGB")
 
 
 def glance(data: bytes) -> Glance:
-    """Looks at an image quickly: JPEG is decoded small and grey."""
+    """Reads what a survey needs of an image, quickly: JPEG is decoded small and grey."""
     with _explained():
         image = _open(data)
         if image is None:
@@ -159,7 +157,7 @@ def glance(data: bytes) -> Glance:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Whatever a decoder raises on a damaged file becomes one kind of error with a reason."""
+    """Turns whatever a decoder raises on a damaged file into `UnreadableError` with a reason."""
     try:
         yield
     except (UnreadableError, MemoryError):
@@ -175,18 +173,18 @@ def _explained() -> Iterator[None]:
     except OSError as error:
         raise UnreadableError(error.strerror or str(error)) from error
     except Exception as error:  # pylint: disable=broad-exception-caught
-        # Decoders meet damaged bytes with almost any exception: struct, zlib, index, type…
+        # Damaged bytes make decoders raise almost any exception: struct, zlib, index, type…
         raise UnreadableError(f"damaged ({type(error).__name__}: {error})") from error
 
 
 def _bomb(limit: int) -> TooManyPixelsError:
     return TooManyPixelsError(
-        f"it has more than {limit:,} pixels and is refused unread: save it smaller"
+        f"it has more than {limit:,} pixels and is not decoded: save it smaller"
     )
 
 
 def _open(data: bytes, limit: int = MAX_PIXELS) -> PilImage | None:
-    """The image, not yet decoded, or None for a TIFF of channels that Pillow would drop."""
+    """The image, not yet decoded, or None for a TIFF with channels that Pillow would drop."""
     if not data:
         raise UnreadableError("the file is empty")
     try:
@@ -237,7 +235,7 @@ def _channels_of_tiff(data: bytes, limit: int = MAX_PIXELS) -> UInt8[np.ndarray,
             )
         if page.dtype not in (np.uint8, np.uint16):
             raise UnreadableError(f"its values are {page.dtype}: save 8 or 16 bits without sign")
-        # Channels count too: a few bytes can promise thousands of them.
+        # Channels count too: a header of a few bytes can declare thousands of them.
         if page.imagelength * page.imagewidth > limit or page.size > _MAX_CHANNELS * limit:
             raise _bomb(limit)
         pixels: np.ndarray = page.asarray()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-_SHARE = 0.5
+_MEMORY_SHARE = 0.5
 
 
 class Batch(NamedTuple):
@@ -21,8 +21,8 @@ class Batch(NamedTuple):
     Attributes:
         images: The images.
         labels: Their classes.
-        positions: Their places in the batch of all ranks, which is what random augmentation is
-            drawn for; in `Loader.ordered` their places in the split.
+        positions: Their positions in the batch of all ranks, from which random augmentation is
+            drawn; in `Loader.ordered` their positions in the split.
     """
 
     images: UInt8[Tensor, "B C H W"]
@@ -31,9 +31,9 @@ class Batch(NamedTuple):
 
 
 def random_keys(seed: int, stream: int, count: int) -> UInt64[np.ndarray, " count"]:
-    """Random numbers that are a pure function of (seed, stream, place), on any machine and version.
+    """Random numbers as a pure function of (seed, stream, index), on any machine and version.
 
-    The finaliser of SplitMix64 over a counter; sorting by them makes a permutation.
+    The finaliser of SplitMix64 over a counter; sorting by them gives a permutation.
     """
 
     def mix(x: UInt64[np.ndarray, " _"]) -> UInt64[np.ndarray, " _"]:
@@ -50,29 +50,29 @@ def random_keys(seed: int, stream: int, count: int) -> UInt64[np.ndarray, " coun
 class Loader:
     """Batches of a split.
 
-    An epoch is a permutation keyed by (seed, epoch), cut into batches; images that fill no whole
-    batch at its end are left out of that epoch, others in the next (drop last). `batch(step)`
-    needs no earlier step, so resuming needs no replay, and the batches of all ranks together are
-    the same for any number of ranks.
+    An epoch is a permutation keyed by (seed, epoch), cut into batches. Images that do not fill the
+    last batch are left out of that epoch (drop last); the next epoch leaves out others.
+    `batch(step)` needs no earlier step, so resuming needs no replay, and the batches of all ranks
+    together are the same for any number of ranks.
 
-    Images lie on the device if they take at most half of its free memory. Otherwise they are
-    gathered by a thread ahead of the step, and go to a GPU through pinned memory on a stream of
-    their own.
+    Images are kept on a GPU if they take at most half of its free memory. Otherwise a thread
+    gathers them before they are needed, and copies them through pinned memory on a stream of its
+    own.
 
     Args:
-        pixels: Decoded images; a mapping of a file larger than memory is fine.
+        pixels: Decoded images; a memory map of a file larger than memory is fine.
         labels: Their classes.
-        batch_size: Of all ranks together.
-        seed: Of the order.
+        batch_size: Images per batch, of all ranks together.
+        seed: Seed of the order.
         rank: Which share of each batch this process takes.
         world_size: How many processes share a batch.
-        device: Where batches are wanted.
-        balanced: Every class equally often: an epoch is as long as before, larger classes show a
-            part of their images and smaller ones show theirs again.
-        repeats: Repeated augmentation: each image this many times in a batch. An epoch is as long
-            as before, so it shows a part of the images.
+        device: Where batches go.
+        balanced: Whether to show every class equally often. An epoch is as long as otherwise: it
+            has a part of the images of larger classes, and repeats those of smaller ones.
+        repeats: Repeated augmentation: how often a batch has each of its images. An epoch is as
+            long as otherwise, so it has a part of the images.
         resident: Whether to keep all images on the device; None decides by its free memory.
-        ahead: How many batches to gather before they are asked for.
+        ahead: How many batches to gather before they are requested.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Loader:
             raise ValueError(f"rank is {rank}: allowed is 0 up to below world_size {world_size}")
         for name, unit in (("world_size", world_size), ("repeats", repeats)):
             if unit < 1 or batch_size % unit:
-                raise ValueError(f"batch_size {batch_size} is no multiple of {name} {unit}")
+                raise ValueError(f"batch_size {batch_size} is not a multiple of {name} {unit}")
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: allowed is 1 or more")
         self.pixels, self.batch_size, self.seed = pixels, batch_size, seed
         self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
         self.balanced, self.repeats, self.ahead = balanced, repeats, ahead
-        self._numbers = labels
+        self._host_labels = labels
         self._labels = torch.from_numpy(labels.copy()).to(self.device)
         self._images = self._upload() if self._fits(resident) else None
         share = batch_size // world_size
@@ -113,15 +113,16 @@ class Loader:
         self._stream: Any = None
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)
-        place = f"on {self.device}" if self.resident else f"streamed to {self.device}"
-        logger.info("%d images (%.0f MB) %s", len(pixels), pixels.nbytes / 1e6, place)
+        way = "are kept in the memory of" if self.resident else "are copied batch by batch to"
+        megabytes = pixels.nbytes / 1e6
+        logger.debug("%d images (%.1f MB) %s %s", len(pixels), megabytes, way, self.device)
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     @property
     def resident(self) -> bool:
-        """Whether all images lie on the device."""
+        """Whether all images are on the device."""
         return self._images is not None
 
     @property
@@ -130,17 +131,17 @@ class Loader:
         steps = len(self) // self.batch_size
         if not steps:
             raise ValueError(
-                f"a batch of {self.batch_size} is larger than the {len(self)} images there are: "
-                f"take a batch_size of at most {len(self)}"
+                f"batch_size is {self.batch_size}, but there are only {len(self)} images: choose a "
+                f"batch_size of at most {len(self)}"
             )
         return steps
 
     def batch(self, step: int) -> Batch:
         """This rank's part of a batch; steps count from 0 through all epochs."""
-        there = self._indices(step)[1]
-        labels = self._labels[there]
+        indices = self._indices(step)[1]
+        labels = self._labels[indices]
         if self._images is not None:
-            return Batch(self._images[there], labels, self._positions)
+            return Batch(self._images[indices], labels, self._positions)
         coming = self._coming.pop(step, None) or self._submit(step)
         self._coming = {
             later: self._coming.get(later) or self._submit(later)
@@ -157,7 +158,7 @@ class Loader:
         """Every image once, in order, the incomplete last batch included.
 
         With several ranks each takes its share of every batch, and the shares of the last batch
-        may differ in length; `positions` tell where results belong.
+        may differ in length; `positions` say which images they are.
         """
         size = batch_size or self.batch_size
         share = -(-size // self.world_size)
@@ -190,22 +191,23 @@ class Loader:
         return self._epochs[epoch]
 
     def _balance(self, plain: Int64[np.ndarray, " N"], epoch: int) -> Int64[np.ndarray, " N"]:
-        """As many draws as images, in turn from each class in random order of classes."""
-        labels = self._numbers[plain]
+        """As many draws as images, in rounds of one image per class in random order."""
+        labels = self._host_labels[plain]
         present = np.unique(labels)
         rounds = -(-len(plain) // len(present))
-        # In round r every class gives its r-th image, from the start again when it has no more.
+        # In round r every class gives its r-th image, and begins again when it has no more.
         table = np.stack([np.resize(plain[labels == label], rounds) for label in present], axis=1)
         keys = random_keys(self.seed, ~epoch, table.size).reshape(table.shape)
         mixed = np.take_along_axis(table, np.argsort(keys, axis=1), axis=1)
         return mixed.reshape(-1)[: len(plain)]
 
     def _indices(self, step: int) -> tuple[Int64[np.ndarray, " B"], Int64[Tensor, " B"]]:
+        """The images of this rank's part of a batch, on the host and on the device."""
         epoch, batch = divmod(step, self.steps_per_epoch)
         share = self.batch_size // self.world_size
         start = batch * self.batch_size + self.rank * share
-        here, there = self._order(epoch)
-        return here[start : start + share], there[start : start + share]
+        on_host, on_device = self._order(epoch)
+        return on_host[start : start + share], on_device[start : start + share]
 
     def _submit(self, step: int) -> "Future[tuple[Tensor, Any]]":
         if self._pool is None:
@@ -213,7 +215,7 @@ class Loader:
         return self._pool.submit(self._gather, self._indices(step)[0])
 
     def _gather(self, indices: Int64[np.ndarray, " B"]) -> tuple[Tensor, Any]:
-        """Images on their way to the device, and the event of their arrival on a GPU."""
+        """Images being copied to the device, and on a GPU the event that the copy is done."""
         shape = (len(indices), *self.pixels.shape[1:])
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
         np.take(self.pixels, indices, axis=0, out=images.numpy(), mode="clip")
@@ -230,7 +232,7 @@ class Loader:
         if self.device.type != "cuda":
             return False
         free, _ = torch.cuda.mem_get_info(self.device)
-        return self.pixels.nbytes <= _SHARE * free
+        return self.pixels.nbytes <= _MEMORY_SHARE * free
 
     def _upload(self) -> UInt8[Tensor, "N C H W"]:
         """Copies all images to the device, a part at a time."""

@@ -1,4 +1,4 @@
-"""Datasets by name: the embedded one, torchvision's, and Tiny-ImageNet."""
+"""Datasets by name: fashion-mini, torchvision's, and Tiny-ImageNet."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from smallvit.data import cache
 from smallvit.data.arrays import read_arrays
 from smallvit.data.folders import read_tiny_imagenet
-from smallvit.data.samples import Found
+from smallvit.data.samples import Source
 from smallvit.extras import require
 
 _TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
@@ -20,27 +20,25 @@ _TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 _DIGITS = tuple("0123456789")
 _HALVES = ("train", "test")
 
+Reader = Callable[[Path, bool, str], Source]
+"""From the folder of datasets, whether to download, and the variant."""
+
 
 def default_root() -> Path:
-    """Where named datasets lie unless told otherwise: SMALLVIT_DATA or below the cache folder."""
+    """Where named datasets are by default: SMALLVIT_DATA, or a folder in the cache folder."""
     return Path(os.environ.get("SMALLVIT_DATA") or cache.directory() / "datasets").expanduser()
 
 
-def is_name(spec: str) -> bool:
-    """Whether a specification is the name of a dataset, with or without ":variant"."""
-    return spec.partition(":")[0] in NAMED
-
-
-def read_named(spec: str, root: Path, *, download: bool) -> Found:
+def read_named(spec: str, root: Path, *, download: bool) -> Source:
     """Reads a dataset by name.
 
     Args:
         spec: A key of `NAMED`; "flowers102:1020" chooses a variant.
-        root: The folder below which torchvision keeps datasets.
-        download: Whether to fetch what is not there.
+        root: The folder that holds datasets in torchvision's layout.
+        download: Whether to download what is missing.
 
     Raises:
-        ValueError: It is not there, or has no such variant.
+        ValueError: It is missing, or has no such variant.
     """
     name, _, variant = spec.partition(":")
     read, variants = NAMED[name]
@@ -48,24 +46,23 @@ def read_named(spec: str, root: Path, *, download: bool) -> Found:
         known = f"its variants are {', '.join(variants)}" if variants else "it has no variants"
         raise ValueError(f"{name} has no variant {variant!r}: {known}")
     try:
-        found: Found = read(root, download, variant)
+        return read(root, download, variant)
     except (RuntimeError, FileNotFoundError) as error:
         raise ValueError(
-            f"{name} is not below {root} ({error}): fetch it once with download=True "
+            f"{name} is not in {root} ({error}): download it once with download=True "
             "(`--download`), or give the folder that holds it as root (`--root`, SMALLVIT_DATA)"
         ) from error
-    return found
 
 
-def _fashion_mini(root: Path, download: bool, variant: str) -> Found:
+def _fashion_mini(root: Path, download: bool, variant: str) -> Source:
     with as_file(files("smallvit.data") / "bundled" / "fashion-mini.npz") as path:
         return replace(read_arrays(path), official=True)
 
 
-def _torchvision(dataset: str, classes: tuple[str, ...] | None = None) -> Callable[..., Found]:
-    """A reader of a torchvision dataset that holds its images in memory."""
+def _torchvision(dataset: str, classes: tuple[str, ...] | None = None) -> Reader:
+    """The reader of a torchvision dataset that holds its images in memory."""
 
-    def read(root: Path, download: bool, variant: str) -> Found:
+    def read(root: Path, download: bool, variant: str) -> Source:
         from torchvision import datasets
 
         halves: tuple[dict[str, Any], ...] = {"train": True}, {"train": False}
@@ -75,7 +72,7 @@ def _torchvision(dataset: str, classes: tuple[str, ...] | None = None) -> Callab
         parts = [getattr(datasets, dataset)(root, download=download, **half) for half in halves]
         names = classes or tuple(parts[0].classes)
         targets = [np.asarray(_targets(part)) for part in parts]
-        return Found(
+        return Source(
             images=np.concatenate([_channels_last(np.asarray(part.data)) for part in parts]),
             names=[
                 f"{split}[{i}]"
@@ -101,36 +98,33 @@ def _channels_last(images: np.ndarray) -> np.ndarray:
     return images.transpose(0, 2, 3, 1) if images.shape[1] == 3 else images
 
 
-def _flowers(root: Path, download: bool, variant: str) -> Found:
+def _flowers(root: Path, download: bool, variant: str) -> Source:
     """Flowers-102, of which three benchmarks share the name."""
     require("scipy.io", "scipy-datasets", "reading Flowers-102")
     from torchvision import datasets
 
     variant = variant or "2040"
-    found = []
+    rows = []
     for published, split in _FLOWERS[variant].items():
         part = datasets.Flowers102(root, split=published, download=download)
-        found += [
-            (path, part.classes[label], split)
+        rows += [
+            (Path(path), part.classes[label], split)
             for path, label in zip(part._image_files, part._labels, strict=True)
         ]
-    return Found(
-        images=tuple(Path(path) for path, _, _ in found),
-        names=[Path(path).name for path, _, _ in found],
-        labels=[label for _, label, _ in found],
-        splits=[split for _, _, split in found],
+    return replace(
+        Source.of_files(rows, rows[0][0].parent),
         classes=tuple(datasets.Flowers102.classes),
         official=variant != "6552",
-        notes=(f"Flowers-102 is three benchmarks; this is {_FLOWERS_SAY[variant]}",),
+        notes=(f"Flowers-102 is three benchmarks; this is {_FLOWERS_NOTES[variant]}",),
     )
 
 
-def _tiny_imagenet(root: Path, download: bool, variant: str) -> Found:
+def _tiny_imagenet(root: Path, download: bool, variant: str) -> Source:
     for folder in (root, root / "tiny-imagenet-200"):
         if (folder / "wnids.txt").is_file():
             return read_tiny_imagenet(folder)
     if not download:
-        raise FileNotFoundError("no folder tiny-imagenet-200 there")
+        raise FileNotFoundError("there is no folder tiny-imagenet-200")
     from torchvision.datasets.utils import download_and_extract_archive
 
     download_and_extract_archive(_TINY_URL, str(root), md5=_TINY_MD5)
@@ -142,13 +136,14 @@ _FLOWERS: dict[str, dict[str, str]] = {
     "2040": {"train": "train", "val": "train", "test": "test"},
     "6552": {"train": "", "val": "", "test": ""},
 }
-_FLOWERS_SAY = {
+_FLOWERS_NOTES = {
     "1020": "the official split: 1,020 training, 1,020 validation and 6,149 test images",
     "2040": "train and val together: 2,040 training and 6,149 test images",
     "6552": "all 8,189 images in a new split, about 6,550 for training and validation as in the "
     "folders that circulate; not comparable with the others",
 }
-NAMED: dict[str, tuple[Callable[..., Found], tuple[str, ...]]] = {
+#: The reader of each dataset, and its variants.
+NAMED: dict[str, tuple[Reader, tuple[str, ...]]] = {
     "fashion-mini": (_fashion_mini, ()),
     "mnist": (_torchvision("MNIST", _DIGITS), ()),
     "fashion-mnist": (_torchvision("FashionMNIST"), ()),

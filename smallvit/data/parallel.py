@@ -1,4 +1,4 @@
-"""Many small jobs on all cores, in order, with a bar that shows the rate."""
+"""A function applied to many items in threads, in order, with a progress bar."""
 
 import os
 from collections import deque
@@ -16,7 +16,7 @@ _AHEAD = 4
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -32,29 +32,28 @@ def spread(
 ) -> Iterator[R]:
     """Applies a function in threads and yields the results in order.
 
-    Only a few chunks are under way at a time, so results that are consumed at once take no memory
-    however many items there are.
+    Only a few chunks are in flight at a time, so memory does not grow with the number of items.
 
     Args:
-        function: Spends its time where the interpreter's lock is released, as decoders do.
-        items: What it is applied to; an iterator is drawn from as results are consumed.
-        description: What the bar is called.
+        function: Should release the interpreter's lock while it works, as decoders do.
+        items: What it is applied to; an iterator advances as results are consumed.
+        description: The text beside the bar.
         progress: Whether to show the bar.
-        size: Items that a thread takes at once.
+        size: Items per chunk that a thread works on.
     """
 
-    def chunk(some: list[T]) -> list[R]:
-        return [function(item) for item in some]
+    def apply(chunk: list[T]) -> list[R]:
+        return [function(item) for item in chunk]
 
     workers = cores()
     pool = ThreadPoolExecutor(workers)
     pending: deque[Future[list[R]]] = deque()
     total = len(items) if isinstance(items, Sized) else None
-    drawn = iter(items)
+    remaining = iter(items)
     try:
         with _bar(description, total, progress) as advance:
-            while some := list(islice(drawn, size)):
-                pending.append(pool.submit(chunk, some))
+            while chunk := list(islice(remaining, size)):
+                pending.append(pool.submit(apply, chunk))
                 if len(pending) >= _AHEAD * workers:
                     yield from advance(pending.popleft().result())
             while pending:
@@ -67,7 +66,7 @@ def spread(
 def _bar(
     description: str, total: int | None, shown: bool
 ) -> Iterator[Callable[[list[R]], list[R]]]:
-    """Yields a function that lets results pass and counts them."""
+    """Yields a function that returns the results it is given and counts them."""
     if not shown:
         yield lambda results: results
         return

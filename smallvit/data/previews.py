@@ -1,7 +1,9 @@
-"""A contact sheet of what the model really sees."""
+"""A sheet of images as the model sees them."""
 
 import os
 from collections.abc import Callable
+from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +47,7 @@ def preview(
             shows the augmented form of the image to its left.
         classes: How many classes to show at most.
         columns: How many cells a row has.
-        seed: Of the choice of images.
+        seed: Seed of the choice of images.
     """
     present = [k for k in range(len(dataset.classes)) if (dataset.labels(split) == k).any()]
     rows = [
@@ -75,14 +77,14 @@ def preview(
         top = head + r * (cell[0] + _GAP)
         draw.text((_GAP, top + cell[0] / 2), _short(name), _INK, font, anchor="lm")
         for c, image in enumerate(images):
-            # Nearest, so that what is seen are the model's own pixels.
+            # Nearest, so that the pixels are those of the model's input.
             large = Image.fromarray(image).resize(cell[::-1], Image.Resampling.NEAREST)
             sheet.paste(large, (label + _left(c, cell[1], augment is not None), top))
     sheet.save(Path(path), "PNG")
 
 
 def _left(column: int, width: int, paired: bool) -> int:
-    """Where a column begins; an image and its augmented form stand close together."""
+    """Where a column begins; an image and its augmented form are close together."""
     return column * (width + _GAP) - (column % 2) * (_GAP - 2) * paired
 
 
@@ -90,8 +92,8 @@ def _row(
     dataset: Dataset, split: str, label: int, augment: Augment | None, columns: int, seed: int
 ) -> list[UInt8[np.ndarray, "H W 3"]]:
     """Some images of a class, each followed by its augmented form if there is one."""
-    items = dataset.split(split)
-    members = np.flatnonzero(items.labels == label)
+    samples = dataset.split(split)
+    members = np.flatnonzero(samples.labels == label)
     members = members[np.argsort(random_keys(seed, label, len(members)))]
     wanted = columns if augment is None else columns // 2
     plain: list[UInt8[np.ndarray, "H W C"]] = []
@@ -99,14 +101,14 @@ def _row(
         if len(plain) == wanted:
             break
         try:
-            image = items.read(index, dataset.channels)
+            image = samples.read(index, dataset.channels)
         except UnreadableError:
             continue
         plain.append(fit_image(image, dataset.image_size, dataset.fit))
     if augment is None or not plain:
         return [coloured(image) for image in plain]
     batch = torch.from_numpy(np.stack(plain)).permute(0, 3, 1, 2).contiguous()
-    # Every row stands for a part of one batch, so that no two rows are augmented alike.
+    # Each row is another part of one batch, so that rows are augmented differently.
     positions = torch.arange(len(batch)) + label * wanted
     changed = augment(batch, positions).permute(0, 2, 3, 1).numpy()
     return [coloured(p) for pair in zip(plain, changed, strict=True) for p in pair]
@@ -132,7 +134,6 @@ def _short(name: str, limit: int = 22) -> str:
 
 
 def label_font(size: int) -> FreeTypeFont:
-    """A font with more than Latin letters; matplotlib brings one."""
-    import matplotlib
-
-    return truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+    """DejaVu Sans, which has the letters of many alphabets; `data/bundled` holds it."""
+    font = files("smallvit.data") / "bundled" / "DejaVuSans.ttf"
+    return truetype(BytesIO(font.read_bytes()), size)

@@ -10,23 +10,7 @@ from jaxtyping import Int64, UInt8
 from smallvit.data.images import Decoded, UnreadableError, decode, read_bytes, to_channels
 from smallvit.data.survey import Survey, digest
 
-SPLITS = ("train", "val", "test")
-_SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-}
-
 Images = tuple[Path, ...] | UInt8[np.ndarray, "N H W C"]
-
-
-def split_name(text: str) -> str | None:
-    """train, val or test for the names people give them."""
-    return _SPLIT_NAMES.get(text.strip().lower())
 
 
 def class_order(labels: Iterable[str]) -> tuple[str, ...]:
@@ -38,18 +22,18 @@ def class_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
-    """What a source holds.
+class Source:
+    """Everything a reader finds in a folder, a table, a file or a named dataset.
 
     Attributes:
         images: Files, or decoded images.
         names: What each image is called in messages: its path inside the source.
-        labels: The class of each, by name.
-        splits: The split of each; "" where the source does not say.
-        classes: Class names in order, where the source gives one.
-        named: Whether class names were given, and are not just numbers of classes.
-        notes: What was left out or is odd, a sentence each.
-        official: Whether the splits are a published benchmark's, which nobody should mend.
+        labels: The class of each image, by name.
+        splits: The split of each image; "" where the source does not say.
+        classes: Class names in order, where the source gives an order.
+        named: Whether classes have names, and are not just numbers.
+        notes: What was left out or is odd, one sentence each.
+        official: Whether the splits are those of a published benchmark, which stay as they are.
     """
 
     images: Images
@@ -61,16 +45,26 @@ class Found:
     notes: tuple[str, ...] = ()
     official: bool = False
 
+    @classmethod
+    def of_files(cls, rows: Sequence[tuple[Path, str, str]], root: Path) -> "Source":
+        """A source of files from rows of (file, label, split); names are paths below `root`."""
+        return cls(
+            images=tuple(path for path, _, _ in rows),
+            names=[path.relative_to(root).as_posix() for path, _, _ in rows],
+            labels=[label for _, label, _ in rows],
+            splits=[split for _, _, split in rows],
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Items:
-    """The images of one split.
+class Samples:
+    """The images of one split with their labels.
 
     Attributes:
         images: Files, or decoded images.
         names: What each image is called in messages.
-        labels: The class of each, by number.
-        survey: What is known of each.
+        labels: The class of each image, by number.
+        survey: What is known of each image.
     """
 
     images: Images = field(repr=False)
@@ -81,8 +75,8 @@ class Items:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def select(self, indices: Int64[np.ndarray, " n"]) -> "Items":
-        """Some of them, in the order asked for."""
+    def select(self, indices: Int64[np.ndarray, " n"]) -> "Samples":
+        """Some of them, in the order of `indices`."""
         images = self.images
         return replace(
             self,
@@ -95,11 +89,11 @@ class Items:
         )
 
     def read(self, index: int, channels: int) -> Decoded:
-        """One image at full resolution, as it was when it was first looked at."""
+        """One image at full resolution, if its file is still the one that was surveyed."""
         image = self.images[index]
         if not isinstance(image, Path):
             return to_channels(image, channels)
         data = read_bytes(image)
         if digest(data) != self.survey.digests[index].tobytes():
-            raise UnreadableError("it changed after it was first looked at: start again")
+            raise UnreadableError("it changed after it was first read: start again")
         return to_channels(decode(data), channels)

@@ -1,4 +1,4 @@
-"""Images that look alike: a perceptual hash, near duplicates, and what a mirror does to classes.
+"""Images that look alike: a perceptual hash, near duplicates, and whether flips change classes.
 
 Everything works on the small grey thumbnails of a survey.
 """
@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64, UInt8, UInt64
 
 BITS = 7
-"""Two hashes of 64 bits that differ in more are different images."""
+"""Images whose hashes of 64 bits differ in more bits than this are different."""
 
 _RARE = 20  # how much closer than its fifth neighbour a typical image's near duplicate must be
 _CLOSEST, _WIDEST = 0.002, 0.02
@@ -19,58 +19,58 @@ _NEIGHBOURS = 5
 def perceptual_hash(thumbs: UInt8[np.ndarray, "N T T"]) -> UInt64[np.ndarray, " N"]:
     """Signs of the 64 lowest cosine frequencies against their median."""
     side = thumbs.shape[1]
-    frequency, place = np.arange(8)[:, None], np.arange(side)[None]
-    basis = np.cos(np.pi * (2 * place + 1) * frequency / (2 * side))
+    frequency, pixel = np.arange(8)[:, None], np.arange(side)[None]
+    basis = np.cos(np.pi * (2 * pixel + 1) * frequency / (2 * side))
     waves = (basis @ thumbs.astype(np.float64) @ basis.T).reshape(len(thumbs), 64)
     bits = waves > np.median(waves[:, 1:], axis=1, keepdims=True)
     return np.packbits(bits, axis=1).view(np.uint64).reshape(len(thumbs))
 
 
 def near_duplicates(thumbs: UInt8[np.ndarray, "N T T"]) -> Int64[np.ndarray, "M 2"]:
-    """Pairs of images that are nearly the same, resaved, resized or brightened, say.
+    """Pairs of images that are nearly the same: resaved, resized or brightened, say.
 
-    Their hashes differ in at most `BITS` bits and their thumbnails correlate. How much they have
-    to depends on the set: where all images look alike, as digits do, only what is far closer
-    than neighbours usually are is a duplicate.
+    Their hashes differ in at most `BITS` bits and their thumbnails correlate. How much depends on
+    the dataset: where all images look alike, as digits do, duplicates must be far closer than
+    neighbours usually are.
     """
-    seen = np.flatnonzero(thumbs.std(axis=(1, 2)) > _FLAT)
-    if len(seen) < 2:
+    varied = np.flatnonzero(thumbs.std(axis=(1, 2)) > _FLAT)
+    if len(varied) < 2:
         return np.empty((0, 2), np.int64)
-    vectors = _normalised(thumbs[seen])
-    codes, limit = perceptual_hash(thumbs[seen]), 1 - _reach(vectors)
-    pairs = [_alike(codes, vectors, limit, *bucket) for bucket in _buckets(codes)]
-    found = np.concatenate([np.empty((0, 2), np.int64), *pairs])
-    ordered: np.ndarray = seen[found[np.lexsort((found[:, 1], found[:, 0]))]]
+    vectors = _normalised(thumbs[varied])
+    codes, limit = perceptual_hash(thumbs[varied]), 1 - _reach(vectors)
+    parts = [_alike(codes, vectors, limit, *bucket) for bucket in _buckets(codes)]
+    pairs = np.concatenate([np.empty((0, 2), np.int64), *parts])
+    ordered: np.ndarray = varied[pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]]
     return ordered
 
 
 def families(
     digests: UInt8[np.ndarray, "N digest"], thumbs: UInt8[np.ndarray, "N T T"]
 ) -> UInt8[np.ndarray, "N digest"]:
-    """The digest of the first of each image's near duplicates, theirs included; its own if none.
+    """One digest per image, the same for all images that near duplicates connect.
 
-    Two images with the same result belong together.
+    It is the smallest digest of the connected images; without near duplicates, the image's own.
     """
-    above = np.arange(len(digests))
+    parents = np.arange(len(digests))
 
-    def head(index: int) -> int:
-        while above[index] != index:
-            index = int(above[index])
+    def root(index: int) -> int:
+        while parents[index] != index:
+            index = int(parents[index])
         return index
 
     for one, other in near_duplicates(thumbs).tolist():
-        a, b = head(one), head(other)
+        a, b = root(one), root(other)
         first, second = (a, b) if digests[a].tobytes() < digests[b].tobytes() else (b, a)
-        above[second] = first
-    return digests[[head(index) for index in range(len(digests))]]
+        parents[second] = first
+    return digests[[root(index) for index in range(len(digests))]]
 
 
 def flip_loss(thumbs: UInt8[np.ndarray, "N T T"], labels: Int64[np.ndarray, " N"]) -> float:
     """How many more images a vote of neighbours takes for another class when they are mirrored.
 
-    A share of all images. Three of the five nearest must agree, or the vote is void: mirrored
-    photos have no clear neighbours, mirrored digits do. 0 where the loss could be chance, which is
-    less than two standard errors of the changed votes.
+    As a fraction of all images. Three of the five nearest neighbours must agree, or the vote does
+    not count: mirrored photos have no clear neighbours, mirrored digits do. A loss within two
+    standard errors of the changed votes could be chance, and is 0.
     """
     chosen = np.random.default_rng(0).permutation(len(thumbs))[:_VOTERS]
     thumbs, labels = thumbs[chosen], labels[chosen]
@@ -100,48 +100,51 @@ def _reach(vectors: Float32[np.ndarray, "N TT"]) -> float:
 
 
 def _buckets(codes: UInt64[np.ndarray, " N"]) -> list[tuple[int, Int64[np.ndarray, " n"]]]:
-    """Groups that share a byte, and which: hashes that differ in 7 bits share one of their 8."""
-    found = []
-    for place, column in enumerate(codes.view(np.uint8).reshape(len(codes), 8).T):
+    """Images with the same value in one byte of their hash, with the number of that byte.
+
+    Hashes that differ in 7 bits share at least one of their 8 bytes.
+    """
+    buckets = []
+    for byte, column in enumerate(codes.view(np.uint8).reshape(len(codes), 8).T):
         order = np.argsort(column, kind="stable")
         cuts = np.flatnonzero(np.diff(column[order])) + 1
-        found += [(place, members) for members in np.split(order, cuts) if len(members) > 1]
-    return found
+        buckets += [(byte, members) for members in np.split(order, cuts) if len(members) > 1]
+    return buckets
 
 
 def _alike(
     codes: UInt64[np.ndarray, " N"],
     vectors: Float32[np.ndarray, "N TT"],
     limit: float,
-    place: int,
+    byte: int,
     members: Int64[np.ndarray, " n"],
 ) -> Int64[np.ndarray, "m 2"]:
     """The pairs of a bucket, smaller index first; each pair only in the first byte it shares."""
-    found = []
+    pairs = []
     for start in range(0, len(members), 256):
         rows, columns = members[start : start + 256], members[start:]
         apart = codes[rows, None] ^ codes[None, columns]
         i, j = np.nonzero(np.bitwise_count(apart) <= BITS)
         i, j = i[i < j], j[i < j]
         shared = apart[i, j][:, None].view(np.uint8) == 0
-        first = shared.argmax(axis=1) == place
+        first = shared.argmax(axis=1) == byte
         one, other = rows[i[first]], columns[j[first]]
         same = np.einsum("nd,nd->n", vectors[one], vectors[other]) >= limit
-        found.append(np.stack([one[same], other[same]], axis=1))
-    return np.concatenate(found)
+        pairs.append(np.stack([one[same], other[same]], axis=1))
+    return np.concatenate(pairs)
 
 
 def _mistaken(
-    asked: Float32[np.ndarray, "N TT"],
+    queries: Float32[np.ndarray, "N TT"],
     known: Float32[np.ndarray, "N TT"],
     labels: Int64[np.ndarray, " N"],
 ) -> Bool[np.ndarray, " N"]:
-    """Which images most of their neighbours, themselves left out, take for another class."""
-    likeness = asked @ known.T
+    """Which images a clear majority of their neighbours, without themselves, misclassifies."""
+    likeness = queries @ known.T
     np.fill_diagonal(likeness, -np.inf)
     nearest = np.argpartition(-likeness, _NEIGHBOURS - 1, axis=1)[:, :_NEIGHBOURS]
     votes = np.sort(labels[nearest], axis=1)
     middle = _NEIGHBOURS // 2
-    elected = votes[:, middle]  # a majority holds the middle of the sorted votes
-    clear = (votes == elected[:, None]).sum(axis=1) > middle
-    return np.asarray(clear & (elected != labels))
+    winner = votes[:, middle]  # a majority includes the middle of the sorted votes
+    clear = (votes == winner[:, None]).sum(axis=1) > middle
+    return np.asarray(clear & (winner != labels))

@@ -1,6 +1,6 @@
 """Splits that the source does not have: stratified, seeded, and a function of the images alone.
 
-An image's place follows from the seed and its own bytes, not from its name or its place in a
+An image's split follows from the seed and its own bytes, not from its name or its position in a
 list. So a split is the same on every machine, hardly changes when images are added, and does not
 separate identical images, nor nearly identical ones unless a class consists of little else.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8, UInt64
 
-from smallvit.data.samples import SPLITS
+from smallvit.data.sources import SPLITS
 
 SHARES = {"test": 0.2, "val": 0.1}
 """What is held out for splits that a source does not have."""
@@ -21,7 +21,7 @@ def assign(
     labels: Int64[np.ndarray, " N"],
     digests: UInt8[np.ndarray, "N digest"],
     families: UInt8[np.ndarray, "N digest"],
-    given: Sequence[str],
+    published: Sequence[str],
     shares: Mapping[str, float | int | None],
     seed: int,
 ) -> tuple[dict[str, Int64[np.ndarray, " _"]], dict[str, float], list[str]]:
@@ -30,34 +30,35 @@ def assign(
     Args:
         labels: The class of each image.
         digests: A hash of each image.
-        families: The same for images that are nearly the same.
-        given: The split the source gives it; "" means training, from which others are made.
+        families: A hash that nearly identical images share.
+        published: The split of each image in the source; "" means training, from which others are
+            held out.
         shares: What to hold out of the training images for each split the source does not have;
-            None for the usual, 0 to do without the split even if the source has it.
-        seed: Of the choice.
+            None for the default, 0 to have no such split even if the source has it.
+        seed: Seed of the choice.
 
     Returns:
-        The images of each split, the shares of the splits that were made, and notes.
+        The images of each split, the shares of the splits that were held out, and notes.
     """
-    place = np.array([name or "train" for name in given])
-    training = int((place == "train").sum())
-    made: dict[str, float] = {}
+    splits = np.array([name or "train" for name in published])
+    training = int((splits == "train").sum())
+    held_out: dict[str, float] = {}
     notes: list[str] = []
-    for name, usual in SHARES.items():
-        own, share = place == name, shares[name]
-        if own.any():
+    for name, default in SHARES.items():
+        members, share = splits == name, shares[name]
+        if members.any():
             if share:
                 raise ValueError(
-                    f"the source has its own {name} split of {own.sum():,} images, and {name} "
-                    f"is {share}: leave it out, or give 0 to do without that split"
+                    f"the source has its own {name} split of {members.sum():,} images, and {name} "
+                    f"is {share}: leave {name} out, or give 0 to have no such split"
                 )
             if share == 0:
                 notes.append(f"the source has its own {name} split, not used as {name} is 0")
-                place[own] = ""
+                splits[members] = ""
         elif training and share != 0:
-            share = usual if share is None else float(share)
-            left = np.flatnonzero(place == "train")
-            # A share is one of all training images, those held out before it included.
+            share = default if share is None else float(share)
+            left = np.flatnonzero(splits == "train")
+            # A share is one of all training images, also of those that are already held out.
             fraction = share * training / len(left)
             chosen = hold_out(
                 labels[left],
@@ -66,10 +67,10 @@ def assign(
                 seed=seed,
                 split=name,
             )
-            place[left[chosen]] = name
-            made[name] = share
-    found = {name: np.flatnonzero(place == name) for name in SPLITS}
-    return {name: indices for name, indices in found.items() if len(indices)}, made, notes
+            splits[left[chosen]] = name
+            held_out[name] = share
+    indices = {name: np.flatnonzero(splits == name) for name in SPLITS}
+    return {name: each for name, each in indices.items() if len(each)}, held_out, notes
 
 
 def hold_out(
@@ -88,15 +89,15 @@ def hold_out(
     Args:
         labels: The class of each image.
         groupings: Hashes of the images; those with the same hash stay together. Where a class
-            cannot be divided well by the first grouping the next is taken.
+            cannot be divided well by the first grouping, the next is used.
         fraction: How much to hold out.
-        seed: Another seed, another choice.
-        split: Its name; two splits with one seed choose differently.
+        seed: Seed of the choice.
+        split: Its name; splits of different names choose differently with the same seed.
     """
     if not 0 <= fraction < 1:
         raise ValueError(
-            f"a {split} split of {fraction:.0%} of the images left for training is asked for: "
-            "allowed is a share from 0 up to below 1, and something must be left to train on"
+            f"{split} would hold out {fraction:.0%} of the images left for training: allowed is a "
+            "share from 0 up to below 1, and something must be left to train on"
         )
     chosen = np.zeros(len(labels), bool)
     keys = [np.array([_key(seed, split, row.tobytes()) for row in g], np.uint64) for g in groupings]
@@ -105,7 +106,7 @@ def hold_out(
         wanted = max(1, int(len(members) * fraction + 0.5))
         for grouping in keys:
             order = members[np.argsort(grouping[members], kind="stable")]
-            cut = _whole(grouping[order], wanted)
+            cut = _cut(grouping[order], wanted)
             if 0 < cut <= 2 * wanted:
                 break
         chosen[order[:cut]] = True
@@ -122,12 +123,12 @@ def deal(
     """The fold of each image: every class is spread over all folds as evenly as it divides.
 
     Args:
-        groupings: As in `hold_out`; the next is taken where the first leaves a fold of a class
-            empty that need not be, or twice as large as it should be.
+        groupings: As in `hold_out`; the next is used where the first leaves a fold without images
+            of a class that has enough, or with twice as many as it should have.
     """
     if not 2 <= folds <= len(labels):
         raise ValueError(f"folds is {folds}: allowed is 2 up to the {len(labels):,} images")
-    places = np.zeros(len(labels), np.int64)
+    assigned = np.zeros(len(labels), np.int64)
     keys = [
         np.array([_key(seed, "fold", row.tobytes()) for row in g], np.uint64) for g in groupings
     ]
@@ -143,13 +144,13 @@ def deal(
                 folds, len(order)
             ):
                 break
-        # Classes begin with different folds, so that none gets what is left over of all.
-        places[order] = (fold + label) % folds
-    return places
+        # Classes begin with different folds, so that no fold gets the remainders of all classes.
+        assigned[order] = (fold + label) % folds
+    return assigned
 
 
-def _whole(keys: UInt64[np.ndarray, " n"], wanted: int) -> int:
-    """The cut nearest to `wanted` that parts no equal neighbours and leaves some behind it."""
+def _cut(keys: UInt64[np.ndarray, " n"], wanted: int) -> int:
+    """The cut nearest to `wanted` that separates no equal keys and leaves some after it."""
     cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist()]
     return int(min(cuts, key=lambda cut: (abs(cut - wanted), -cut)))
 

@@ -1,14 +1,14 @@
-"""One look at every image: its digest, size, channels and a thumbnail.
+"""A first pass over all images: digest, size, channels and a thumbnail of each.
 
-Splits, audit and cache all rest on it. A survey of files takes one threaded pass and is remembered
-in the cache folder for as long as no file changes.
+Splits, audit and cache need nothing else. A survey of files is one pass in threads, and is kept in
+the cache folder for as long as no file changes.
 """
 
 import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 DIGEST = 16
 _VERSION = 1
-_SETTLED_NS = 2_000_000_000
+_SETTLED_NS = 2_000_000_000  # two changes of a file within less may give it one time stamp
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +37,7 @@ class Survey:
         sizes: Height and width, upright; zeros where unreadable.
         channels: 1, 3 or more; 0 where unreadable.
         animated: Whether there are further frames or pages.
-        contrast: Largest minus smallest grey value, seen coarsely.
+        contrast: Largest minus smallest grey value of a small copy.
         thumbs: Small grey copies.
         errors: Why an image cannot be read, by its index.
     """
@@ -61,7 +61,7 @@ class Survey:
         return mask
 
     def select(self, indices: Int64[np.ndarray, " n"]) -> "Survey":
-        """The rows of some images, in the order asked for."""
+        """The rows of some images, in the order of `indices`."""
         return type(self)(
             **{name: getattr(self, name)[indices] for name in _COLUMNS},
             errors={
@@ -89,20 +89,28 @@ _COLUMNS = ("digests", "sizes", "channels", "animated", "contrast", "thumbs")
 
 
 def digest(data: bytes | memoryview) -> bytes:
-    """The hash by which images are told apart."""
+    """The hash by which images are distinguished."""
     return hashlib.blake2b(data, digest_size=DIGEST).digest()
 
 
-def survey_files(paths: Sequence[Path], *, progress: bool = False) -> Survey:
-    """Looks at files, or remembers having looked."""
-    key, settled = _stamp(paths)
-    remembered = cache.directory() / "surveys" / f"{key}.npz"
-    if (known := _load(remembered, len(paths))) is not None:
+def survey_files(
+    paths: Sequence[Path], *, progress: bool = False, clock: Callable[[], int] = time.time_ns
+) -> Survey:
+    """Surveys files, or loads their survey from the cache.
+
+    Args:
+        progress: Whether to show a bar.
+        clock: The time in nanoseconds, with which the files' time stamps are compared.
+    """
+    key, latest = _stamp(paths)
+    settled = clock() - latest > _SETTLED_NS
+    stored = cache.directory() / "surveys" / f"{key}.npz"
+    if (known := _load(stored, len(paths))) is not None:
         return known
     started = time.perf_counter()
-    rows = list(spread(_look, paths, description="looking at images", progress=progress))
+    rows = list(spread(_survey_file, paths, description="reading images", progress=progress))
     seconds = time.perf_counter() - started
-    logger.info("looked at %d images in %.1f s", len(paths), seconds)
+    logger.info("read %d images in %.1f s", len(paths), seconds)
     blank = Glance((0, 0), 0, False, 0, np.zeros((THUMB, THUMB), np.uint8))
     seen = [blank if isinstance(look, str) else look for _, look in rows]
     survey = Survey(
@@ -114,14 +122,13 @@ def survey_files(paths: Sequence[Path], *, progress: bool = False) -> Survey:
         thumbs=np.array([look.thumb for look in seen], np.uint8).reshape(-1, THUMB, THUMB),
         errors={i: look for i, (_, look) in enumerate(rows) if isinstance(look, str)},
     )
-    # A file written a moment ago may change again within the clock's grain, unseen by its stamp.
     if settled:
-        _save(survey, remembered)
+        _save(survey, stored)
     return survey
 
 
 def survey_array(images: UInt8[np.ndarray, "N H W C"]) -> Survey:
-    """Looks at decoded images."""
+    """Surveys decoded images."""
     import torch
     import torch.nn.functional as F
 
@@ -147,8 +154,8 @@ def survey_array(images: UInt8[np.ndarray, "N H W C"]) -> Survey:
     )
 
 
-def _look(path: Path) -> tuple[bytes, Glance | str]:
-    """The digest of a file, and what it shows or why it shows nothing."""
+def _survey_file(path: Path) -> tuple[bytes, Glance | str]:
+    """The digest of a file, and what a glance tells or why it cannot be read."""
     data = b""
     try:
         data = read_bytes(path)
@@ -157,8 +164,8 @@ def _look(path: Path) -> tuple[bytes, Glance | str]:
         return digest(data), str(error)
 
 
-def _stamp(paths: Sequence[Path]) -> tuple[str, bool]:
-    """A key that changes with any file, and whether all files are older than the clock's grain."""
+def _stamp(paths: Sequence[Path]) -> tuple[str, int]:
+    """A key that changes with any file, and when the last of them changed."""
     key = hashlib.blake2b(f"survey {_VERSION} {pillow}".encode(), digest_size=DIGEST)
     latest = 0
     for path in paths:
@@ -169,7 +176,7 @@ def _stamp(paths: Sequence[Path]) -> tuple[str, bool]:
             stamp = -1, 0, 0
         latest = max(latest, *stamp[1:])
         key.update(os.fsencode(path.absolute()) + f"\0{stamp}\0".encode())
-    return key.hexdigest(), time.time_ns() - latest > _SETTLED_NS
+    return key.hexdigest(), latest
 
 
 def _load(path: Path, count: int) -> Survey | None:
@@ -184,9 +191,9 @@ def _load(path: Path, count: int) -> Survey | None:
 
 
 def _save(survey: Survey, path: Path) -> None:
-    """Remembers a survey; where nothing can be written it is made anew next time."""
+    """Keeps a survey; if it cannot be written, it is made again next time."""
     try:
-        with cache.atomic(path) as file:
+        with cache.open_entry(path) as file:
             np.savez(
                 file,
                 allow_pickle=False,
@@ -195,4 +202,4 @@ def _save(survey: Survey, path: Path) -> None:
                 **{name: getattr(survey, name) for name in _COLUMNS},
             )
     except OSError as error:
-        logger.info("this survey is not remembered: %s", error)
+        logger.info("this survey is not kept: %s", error)

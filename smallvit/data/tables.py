@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from smallvit.data.samples import Found, split_name
+from smallvit.data.samples import Source
+from smallvit.data.sources import split_name
 from smallvit.extras import require
 from smallvit.text import counted, shown, some
 
-_COLUMNS = "expected the columns path, label and, if you like, split"
+_COLUMNS = "expected are the columns path, label and optionally split"
 
 
-def read_table(path: Path) -> Found:
-    """Finds the images of a table; relative paths start at the table's folder."""
+def read_table(path: Path) -> Source:
+    """Reads a table; relative paths start at the table's folder."""
     columns = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
     missing = [name for name in ("path", "label") if name not in columns]
     if missing:
@@ -23,7 +24,7 @@ def read_table(path: Path) -> Found:
             f"{some(columns, 6) or 'none at all'}: {_COLUMNS}"
         )
     if not columns["path"]:
-        raise ValueError(f"{shown(path)} has no rows: {_COLUMNS}, and a row for each image")
+        raise ValueError(f"{shown(path)} has no rows: {_COLUMNS}, and one row per image")
     files = [_text(value) for value in columns["path"]]
     labels = [_text(value) for value in columns["label"]]
     _refuse_blank(path, "path", files)
@@ -31,10 +32,10 @@ def read_table(path: Path) -> Found:
     images = tuple(path.parent / file for file in files)
     if not any(image.exists() for image in images):
         raise ValueError(
-            f"none of the {len(images):,} files of {shown(path)} exists, the first being "
-            f"{shown(images[0])}: paths in the table start at its own folder"
+            f"none of the {len(images):,} files of {shown(path)} exists, beginning with "
+            f"{shown(images[0])}: relative paths start at the folder of the table"
         )
-    return Found(
+    return Source(
         images=images,
         names=files,
         labels=[shown(label) for label in labels],
@@ -43,17 +44,18 @@ def read_table(path: Path) -> Found:
 
 
 def _csv(path: Path) -> Mapping[str, Sequence[Any]]:
-    # surrogateescape: a path that is no UTF-8 survives the way from the table to the file system.
+    # surrogateescape: a path that is not UTF-8 reaches the file system as it was written.
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        head = file.readline()
-        delimiter = max(",;\t", key=head.count)
-        names = [name.strip().lower() for name in next(csv.reader([head], delimiter=delimiter), [])]
+        header = file.readline()
+        delimiter = max(",;\t", key=header.count)
+        cells = next(csv.reader([header], delimiter=delimiter), [])
+        names = [cell.strip().lower() for cell in cells]
         rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
     for number, row in enumerate(rows, start=2):
         if len(row) != len(names):
             raise ValueError(
-                f"row {number} of {shown(path)} has {len(row)} fields and the head {len(names)}; "
-                "put quotes around a field that holds the separator"
+                f"row {number} of {shown(path)} has {len(row)} fields and the header {len(names)}: "
+                "put quotes around a field that contains the separator"
             )
     return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
@@ -64,7 +66,7 @@ def _parquet(path: Path) -> Mapping[str, Sequence[Any]]:
     try:
         table = parquet.ParquetFile(path).read()
     except arrow.ArrowInvalid as error:
-        raise ValueError(f"{shown(path)} is no Parquet file: {error}") from error
+        raise ValueError(f"{shown(path)} is not a Parquet file: {error}") from error
     return {name.strip().lower(): table[name].to_pylist() for name in table.column_names}
 
 
@@ -83,20 +85,20 @@ def _refuse_blank(path: Path, column: str, cells: Sequence[str]) -> None:
     if blank:
         raise ValueError(
             f"{counted(len(blank), 'row has', 'rows have')} no {column} (empty or NaN) in "
-            f"{shown(path)}: row {some(blank)}, counted from 1 below the head; fill them in or "
+            f"{shown(path)}: row {some(blank)}, counted from 1 below the header; fill them in or "
             "remove them"
         )
 
 
 def _splits(path: Path, cells: Sequence[Any] | None) -> list[str]:
-    """Splits by our names; an empty cell leaves the choice to us."""
+    """Splits by our names; "" where a cell is empty."""
     splits = []
     for number, cell in enumerate(cells or (), start=1):
         text = _text(cell)
         name = split_name(text) if text else ""
         if name is None:
             raise ValueError(
-                f"row {number} of {shown(path)} (below the head) has the split {shown(text)!r}: "
+                f"row {number} of {shown(path)} (below the header) has the split {shown(text)!r}: "
                 "allowed are train, val (or valid), test, or nothing"
             )
         splits.append(name)

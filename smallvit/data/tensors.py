@@ -5,8 +5,8 @@ horizontal and after the vertical pass. Each pass is a matrix product here. Weig
 far below 2**53, so in double precision the product is exact in whatever order it is summed, and
 every runtime gives the bytes that Pillow gives.
 
-Sizes of images are tensors in here and canvases are filled by masks, so that nothing in an
-exported graph depends on the shape of the image it was traced with.
+Sizes of images are tensors here and canvases are filled by masks, so that nothing in an exported
+graph depends on the shape of the image it was traced with.
 """
 
 from typing import NamedTuple
@@ -15,13 +15,14 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
-from smallvit.data.fit import FILL, Fit, Size, check_fit
+from smallvit.data.fit import FILL, Fit, check_fit
+from smallvit.sizes import Size
 
 _BITS = 22
 
 
 class _Side(NamedTuple):
-    """Where one side of an image goes: a part of it, to a length, at a place on the canvas."""
+    """Where one side of an image goes: which part, resized to which length, at which offset."""
 
     start: Int64[Tensor, ""]
     length: Int64[Tensor, ""]
@@ -32,7 +33,7 @@ class _Side(NamedTuple):
 def fit_tensor(
     images: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "letterbox"
 ) -> UInt8[Tensor, "B C h w"]:
-    """`fit_image` for a batch of decoded images of one shape; equal to it byte for byte."""
+    """`fit_image` for a batch of decoded images of one shape; the bytes are the same."""
     check_fit(fit)
     device = images.device
     height = torch.full((), images.shape[2], dtype=torch.int64, device=device)
@@ -49,15 +50,15 @@ def fit_tensor(
 def _side(length: Int64[Tensor, ""], other: Int64[Tensor, ""], size: Size, fit: Fit) -> _Side:
     """One side of what `smallvit.data.fit.place` says; `size` has this side's length first."""
     canvas, beside = size
-    whole, nothing = torch.full_like(length, canvas), torch.zeros_like(length)
+    full, zero = torch.full_like(length, canvas), torch.zeros_like(length)
     if fit == "stretch":
-        return _Side(nothing, length, whole, nothing)
+        return _Side(zero, length, full, zero)
     if fit == "crop":
         part = torch.minimum(length, _divide(other * canvas, torch.full_like(other, beside)))
         part = part.clamp(min=1)
-        return _Side((length - part) // 2, part, whole, nothing)
+        return _Side((length - part) // 2, part, full, zero)
     inner = _divide(length * beside, other).clamp(1, canvas)
-    return _Side(nothing, length, inner, (canvas - inner) // 2)
+    return _Side(zero, length, inner, (canvas - inner) // 2)
 
 
 def _divide(a: Int64[Tensor, ""], b: Int64[Tensor, ""]) -> Int64[Tensor, ""]:
@@ -68,17 +69,17 @@ def _divide(a: Int64[Tensor, ""], b: Int64[Tensor, ""]) -> Int64[Tensor, ""]:
 def _weights(
     side: _Side, canvas: int, length: int
 ) -> tuple[Float64[Tensor, "canvas length"], Tensor]:
-    """How much each pixel counts for each place on the canvas, and which places are covered."""
+    """The weight of each pixel for each position on the canvas, and which positions are covered."""
     device = side.start.device
-    place = torch.arange(canvas, device=device) - side.offset
+    position = torch.arange(canvas, device=device) - side.offset
     pixel = (torch.arange(length, device=device) - side.start).double()
     scale = side.length.double() / side.inner.double()
     reach = scale.clamp(min=1)
-    centre = (place.double() + 0.5) * scale
+    centre = (position.double() + 0.5) * scale
     distance = (pixel - centre[:, None] + 0.5) * (1 / reach)
     inside = (pixel >= 0) & (pixel < side.length)
     raw = torch.where(inside, (1 - distance.abs()).clamp(min=0), 0.0)
-    used = (place >= 0) & (place < side.inner)
+    used = (position >= 0) & (position < side.inner)
     total = torch.where(used, raw.sum(1), 1.0)
     weights = torch.floor(raw / total[:, None] * 2**_BITS + 0.5)
     return weights, used

@@ -122,10 +122,10 @@ def _beta(key: Array, alpha: float, shape: tuple[int, ...]) -> Array:
 
 def _box(
     images: Float[Array, "B H W C"],
-    top: Int[Array, "B"],
-    bottom: Int[Array, "B"],
-    left: Int[Array, "B"],
-    right: Int[Array, "B"],
+    top: Int[Array, " B"],
+    bottom: Int[Array, " B"],
+    left: Int[Array, " B"],
+    right: Int[Array, " B"],
 ) -> Bool[Array, "B H W 1"]:
     """True inside a rectangle of each image."""
     _, height, width, _ = images.shape

@@ -77,8 +77,8 @@ def evaluate(
 
 def _given(dataset: Dataset, split: str) -> tuple[str, list[str]]:
     """A split that the source itself has and its parts, or all parts if it has no such split."""
-    given = [name for name in dataset.splits if name not in dataset.made]
+    given = [name for name in dataset.splits if name not in dataset.held_out]
     if split not in given or given == ["train"]:
         return "all", list(dataset.splits)
     # What was held out for splits that the source does not have came from training.
-    return split, [split, *dataset.made] if split == "train" else [split]
+    return split, [split, *dataset.held_out] if split == "train" else [split]

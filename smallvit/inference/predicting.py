@@ -1,8 +1,6 @@
 """`predict`: any number of image files to rows, in order and in little memory."""
 
-import glob
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 
-from smallvit.data.images import SUFFIXES, UnreadableError, decode, read_bytes
+from smallvit.data.images import UnreadableError, decode, read_bytes
 from smallvit.data.parallel import spread
+from smallvit.files import Found, images_in
 from smallvit.inference.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -78,31 +77,29 @@ def predict(
         if value < 1:
             raise ValueError(f"{name} is {value}: allowed is 1 or more")
     predictor = Predictor.open(source, device)
-    listed = [paths] if isinstance(paths, str | os.PathLike) else paths
-    found = (seen for path in listed for seen in find_images(os.fspath(path)))
-    return _rows(predictor, found, top, flip, batch_size, progress)
+    return _rows(predictor, images_in(paths), top, flip, batch_size, progress)
 
 
 def _rows(
     predictor: Predictor,
-    found: Iterator[_Seen],
+    files: Iterator[Found],
     top: int,
     flip: bool,
     batch_size: int,
     progress: bool,
 ) -> Iterator[Row]:
-    def look(seen: _Seen) -> _Seen:
-        if seen.error:
-            return seen
+    def read(file: Found) -> _Seen:
+        if file.error:
+            return _Seen(file.path, file.error.strerror)
         try:
-            pixels = predictor.prepare(decode(read_bytes(Path(seen.path))))
+            pixels = predictor.prepare(decode(read_bytes(Path(file.path))))
         except UnreadableError as error:
-            return _Seen(seen.path, str(error))
+            return _Seen(file.path, str(error))
         except MemoryError:
-            return _Seen(seen.path, "there is not enough memory to decode it")
-        return _Seen(seen.path, pixels=pixels)
+            return _Seen(file.path, "there is not enough memory to decode it")
+        return _Seen(file.path, pixels=pixels)
 
-    looked = spread(look, found, description="predicting", progress=progress, size=_CHUNK)
+    looked = spread(read, files, description="predicting", progress=progress, size=_CHUNK)
     while batch := list(islice(looked, batch_size)):
         pixels = [seen.pixels for seen in batch if seen.pixels is not None]
         answers = iter(_best(predictor, pixels, top, flip) if pixels else ())
@@ -122,49 +119,3 @@ def _best(
     order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
     for places, share in zip(order, shares, strict=True):
         yield tuple(predictor.classes[k] for k in places), tuple(share[places].tolist())
-
-
-def find_images(path: str) -> Iterator[_Seen]:
-    """The files that a path, folder, pattern or "-" stands for."""
-    if path == "-":
-        for line in sys.stdin.buffer:  # names of files need not be text
-            if name := os.fsdecode(line).rstrip("\r\n"):
-                yield _Seen(name)
-        return
-    if os.path.isdir(path):
-        found = _below(path)
-    elif glob.has_magic(path) and not os.path.lexists(path):
-        # Sorted, so that rows have the same order everywhere.
-        matches = sorted(glob.glob(path, recursive=True))
-        found = (_Seen(match) for match in matches if not os.path.isdir(match))
-    else:
-        found = iter([_Seen(path)])
-    empty = True
-    for seen in found:
-        empty = False
-        yield seen
-    if empty:
-        is_folder = os.path.isdir(path)
-        yield _Seen(path, "it holds no images" if is_folder else "no file matches this pattern")
-
-
-def _below(folder: str) -> Iterator[_Seen]:
-    """Every image at any depth, links followed; folders that cannot be listed are errors."""
-    trouble: list[OSError] = []
-    visited: set[tuple[int, int]] = set()
-    for place, folders, files in os.walk(folder, onerror=trouble.append, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        try:
-            status = os.stat(place)
-        except OSError as vanished:
-            trouble.append(vanished)
-            continue
-        if (status.st_dev, status.st_ino) in visited:
-            folders.clear()  # a link back to a folder above, or a second link to the same one
-            continue
-        visited.add((status.st_dev, status.st_ino))
-        for name in sorted(files):
-            if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith("."):
-                yield _Seen(os.path.join(place, name))
-    for error in trouble:
-        yield _Seen(os.fspath(error.filename), f"it cannot be listed: {error.strerror}")

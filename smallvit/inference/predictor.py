@@ -10,12 +10,13 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 from PIL.Image import Image
 
-from smallvit.data.fit import Size, fit_image
+from smallvit.data.fit import fit_image
 from smallvit.data.images import Decoded, to_channels
 from smallvit.data.parallel import cores
 from smallvit.evaluation.calibration import check_logits, softmax
 from smallvit.extras import require
 from smallvit.runs.card import KEY, Card
+from smallvit.sizes import Size
 
 if TYPE_CHECKING:
     from torch import nn

@@ -137,7 +137,7 @@ class DRLoc(nn.Module):
         return self.compare(self.predict(self.perceptron(both)), self.targets(pairs))
 
 
-def expected_offset(logits: Float[Tensor, "P c"], offset: Int[Tensor, "P"]) -> Float[Tensor, ""]:
+def expected_offset(logits: Float[Tensor, "P c"], offset: Int[Tensor, " P"]) -> Float[Tensor, ""]:
     """Regression by expectation with a variance term, mean over pairs."""
     chance = logits.softmax(-1)
     place = torch.arange(logits.shape[-1], device=logits.device, dtype=chance.dtype)

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import Features
-from smallvit.models.base import Backbone, Size, as_size
+from smallvit.models.base import Backbone
+from smallvit.sizes import Size, as_size
 
 
 def features_of(
@@ -18,12 +19,12 @@ def features_of(
     """Tokens on their grid, the vector the head reads, and the logits.
 
     Our models give them themselves. timm's transformers give tokens, whose class tokens are left
-    out; Swin and CNNs give a map, whose places are the tokens.
+    out; Swin and CNNs give a map, whose positions are the tokens.
 
     Raises:
         ValueError: The model shows no grid of tokens.
     """
-    # Ours in timm's clothes return a tensor, as all of timm's do.
+    # Ours under timm's names return a tensor, as all of timm's do.
     if isinstance(model, Backbone) and not hasattr(model, "forward_head"):
         features = model.forward_features(images)
         return features, model.head(features.pooled)
@@ -53,8 +54,8 @@ def grid_tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
     kind = type(model).__name__
     if isinstance(x, Tensor) and x.ndim == 4:
         last = getattr(model, "output_fmt", "NCHW") == "NHWC"
-        places = x if last else x.permute(0, 2, 3, 1)
-        return places.flatten(1, 2), (places.shape[1], places.shape[2])
+        image = x if last else x.permute(0, 2, 3, 1)
+        return image.flatten(1, 2), (image.shape[1], image.shape[2])
     if isinstance(x, Tensor) and x.ndim == 3:
         grid = _grid(model, size)
         count = grid[0] * grid[1] if grid else 0

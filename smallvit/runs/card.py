@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from smallvit.data.fit import Fit, Size, check_fit
+from smallvit.data.fit import Fit, check_fit
+from smallvit.sizes import Size
 
 if TYPE_CHECKING:
     from smallvit.runs.folder import Run

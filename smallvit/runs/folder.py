@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from smallvit.data import Dataset
-from smallvit.data.fit import Fit, Size
+from smallvit.data.fit import Fit
 from smallvit.files import read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.config import RunConfig, read_changes
 from smallvit.runs.dataset import open_data
+from smallvit.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from smallvit.augment import Augmentation, AugmentConfig
 from smallvit.augment.randomness import uniform, whole
-from smallvit.data.fit import Size
 from smallvit.evaluation.measure import Precision
 from smallvit.layers import DropPath
 from smallvit.losses import DRLoc
 from smallvit.models.features import feature_shape, features_of
 from smallvit.runs.config import LossConfig
+from smallvit.sizes import Size
 
 # Augmentation draws with the seed itself; each other purpose has its own key beside it.
 _PATHS, _PAIRS = 1 << 32, 2 << 32

@@ -53,8 +53,6 @@ def build_model(config: RunConfig, dataset: Dataset) -> Built:
             wanted.pretrained,
             name=wanted.name or None,
             options=options or None,
-            spt=wanted.spt,
-            lsa=wanted.lsa,
             **shape,  # type: ignore[arg-type]
         )
     else:

@@ -7,13 +7,7 @@ from PIL import Image
 from torch import Tensor
 
 from smallvit.augment.boxes import BOX_DRAWS, Box
-from smallvit.augment.geometry import (
-    affine,
-    affine_matrix,
-    crop,
-    draw_resized_crop,
-    resized_crop,
-)
+from smallvit.augment.geometry import affine, crop, draw_resized_crop, resized_crop
 from smallvit.augment.operations import NUMBER, operate, operate_by_groups
 from smallvit.augment.randomness import uniform
 
@@ -194,6 +188,18 @@ def test_bicubic_maps_agree_with_pillow_to_two_levels(images, name):
         within = within.permute(2, 0, 1)
         assert within.any()
         assert worst(result * within, wanted * within) <= 2
+
+
+def affine_matrix(angle: Tensor, translation: Tensor, scale: Tensor, shear: Tensor) -> Tensor:
+    """The map of a clockwise rotation and a shear in degrees, a scale and a shift in pixels."""
+    turn = torch.deg2rad(angle)
+    shear_x, shear_y = torch.deg2rad(shear).unbind(1)
+    a = torch.cos(turn - shear_y) / torch.cos(shear_y)
+    c = torch.sin(turn - shear_y) / torch.cos(shear_y)
+    b = -(a * torch.tan(shear_x) + torch.sin(turn))
+    d = torch.cos(turn) - c * torch.tan(shear_x)
+    inverse = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / scale[:, None, None]
+    return torch.cat([inverse, -inverse @ translation[:, :, None]], 2)
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])

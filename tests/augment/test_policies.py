@@ -21,15 +21,16 @@ from smallvit.augment.randomness import uniform
 DRAWS = 20_000
 SIZE = (32, 48)
 
-#: One list an image: what was applied, in order.
+#: One list per image: what was applied, in order.
 Applied = list[list[tuple[str, float]]]
 
 
 def our_draws(policy: Policy) -> Applied:
     u = uniform(torch.tensor(11), torch.tensor(3), torch.arange(DRAWS), policy.draws)
     drawn = draw_policy(policy, policy_table(policy), u)
+    names = list(OPERATIONS)
     return [
-        [(OPERATIONS[op], a) for op, a in zip(ops, arguments, strict=True) if op]
+        [(names[op], a) for op, a in zip(ops, arguments, strict=True) if op]
         for ops, arguments in zip(drawn.ops.tolist(), drawn.arguments.tolist(), strict=True)
     ]
 
@@ -69,12 +70,12 @@ def timm_draws() -> Applied:
 
     for op in transform.ops:
         op.aug_fn = note(op.name)
-    found = []
+    draws = []
     for _ in range(DRAWS):
         now.clear()
         transform(None)
-        found.append(list(now))
-    return found
+        draws.append(list(now))
+    return draws
 
 
 TORCHVISION: dict[str, tuple[str, Callable[[float], float]]] = {
@@ -112,12 +113,12 @@ def torchvision_draws(transform: torch.nn.Module, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(transform, "_augmentation_space", cache(transform._augmentation_space))
     torch.manual_seed(0)
     image = torch.zeros(3, *SIZE, dtype=torch.uint8)
-    found = []
+    draws = []
     for _ in range(DRAWS):
         now.clear()
         transform(image)
-        found.append(list(now))
-    return found
+        draws.append(list(now))
+    return draws
 
 
 def assert_same_frequencies(ours: Counter, theirs: Counter) -> None:
@@ -193,6 +194,14 @@ def test_interpolation_is_drawn_half_and_half():
     u = uniform(torch.tensor(0), torch.tensor(0), torch.arange(DRAWS), policy.draws)
     cubic = draw_policy(policy, policy_table(policy), u).cubic.float()
     assert (cubic.mean(0) - 0.5).abs().max() < 4.5 / (4 * DRAWS) ** 0.5
+
+
+def test_every_operation_is_in_a_policy():
+    autos = (auto_augment(name, SIZE) for name in ("cifar10", "svhn", "imagenet"))
+    rows = [
+        row for policy in (rand_augment(SIZE), trivial_augment(SIZE), *autos) for row in policy.rows
+    ]
+    assert {choice.op for row in rows for choice in row} == set(OPERATIONS)
 
 
 def test_layers_know_what_can_occur_in_them():

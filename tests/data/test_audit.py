@@ -1,4 +1,3 @@
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -6,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
-from rich.console import Console
+from typer.testing import CliRunner
 
-from smallvit.data import Audit, audit, load_data, render
+from smallvit.cli import app
+from smallvit.data import Audit, audit, load_data
 from smallvit.data.similar import families, flip_loss, near_duplicates, perceptual_hash
 from smallvit.data.survey import survey_array
 
@@ -16,7 +16,7 @@ Save = Callable[..., Path]
 HERE = Path(__file__).parent
 
 
-def found(report: Audit) -> dict[str, str]:
+def levels(report: Audit) -> dict[str, str]:
     return {finding.code: finding.level for finding in report.findings}
 
 
@@ -45,7 +45,7 @@ def test_leaks_are_errors_unless_allowed(three: Path) -> None:
     copy = three / "test" / "cats" / "copy.png"
     copy.write_bytes((three / "train" / "cats" / "0.png").read_bytes())
     report = audit(load_data(three))
-    assert found(report) == {"leaks": "error"}
+    assert levels(report) == {"leaks": "error"}
     with pytest.raises(ValueError, match=r"train: train/cats/0\.png = test: test/cats/copy\.png"):
         report.check()
     report.check(allow=["leaks"])
@@ -58,7 +58,7 @@ def test_copies_with_other_labels_conflict(three: Path) -> None:
     copy = three / "train" / "dogs" / "copy.png"
     copy.write_bytes((three / "train" / "cats" / "0.png").read_bytes())
     report = audit(load_data(three))
-    assert found(report) == {"conflicts": "error", "duplicates": "warning"}
+    assert levels(report) == {"conflicts": "error", "duplicates": "warning"}
     assert "cats/0.png (cats) = train: train/dogs/copy.png (dogs)" in message(report, "conflicts")
     report.check(allow=["conflicts"])
 
@@ -79,7 +79,7 @@ def test_near_duplicates_across_splits_are_reported(
     changed = CHANGES[change](Image.open(photo))
     changed.save(three / "test" / "dogs" / "photo.jpg", quality=60)
     report = audit(load_data(three))
-    assert found(report) == {"near-leaks": "warning", "near-conflicts": "warning"}
+    assert levels(report) == {"near-leaks": "warning", "near-conflicts": "warning"}
     assert "train/cats/photo.jpg = test: test/dogs/photo.jpg" in message(report, "near-leaks")
 
 
@@ -95,8 +95,8 @@ def test_splits_that_are_made_keep_duplicates_together(
                 save(tmp_path / "data" / str(label) / f"{index}c.png", pixels=bright)
     for seed in range(3):
         report = audit(load_data(tmp_path / "data", seed=seed))
-        assert "leaks" not in found(report)
-        assert "near-leaks" not in found(report)
+        assert "leaks" not in levels(report)
+        assert "near-leaks" not in levels(report)
         assert sum(report.counts["test"].values()) in range(40, 57)
 
 
@@ -189,7 +189,7 @@ def test_imbalance_constants_frames_and_long_images(three: Path, save: Save) -> 
     ]
     frames[0].save(three / "val" / "cats" / "film.gif", save_all=True, append_images=frames[1:])
     report = audit(load_data(three))
-    assert found(report) == {
+    assert levels(report) == {
         "imbalance": "warning",
         "constant": "warning",
         "long": "hint",
@@ -217,14 +217,10 @@ def test_json_holds_everything(three: Path) -> None:
 
 def test_the_table_shows_names_literally(three: Path, save: Save) -> None:
     save(three / "train" / "[bold]not bold" / "1.png", 900)
-    file = io.StringIO()
-    Console(file=file, width=120).print(render(audit(load_data(three))))
-    text = file.getvalue()
+    text = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["audit", str(three)]).output
     assert "[bold]not bold" in text
     assert "warning" in text
     assert "2 classes" not in text
     assert "3 classes" in text
     assert "height: 24 to 24, median 24" in text
-    file = io.StringIO()
-    Console(file=file).print(render(audit(load_data(HERE / "photos" / ".." / "digits.npz"))))
-    assert "hint" in file.getvalue()
+    assert "hint" in CliRunner().invoke(app, ["audit", str(HERE / "digits.npz")]).output

@@ -25,7 +25,7 @@ def codes(folder: Path, **options: object) -> dict[str, str]:
 def test_empty_folder(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(ValueError, match="holds no images: expected a folder for each class"):
+    with pytest.raises(ValueError, match="holds no images: expected is one folder per class"):
         load_data(empty)
 
 
@@ -169,7 +169,7 @@ def test_links_that_are_no_loops_are_followed(folder: Path, tmp_path: Path) -> N
 
 def test_a_pipe_is_no_image(folder: Path) -> None:
     os.mkfifo(folder / "cats" / "pipe.png")
-    assert "pipe.png (it is no regular file)" in codes(folder)["unreadable"]
+    assert "pipe.png (it is not a regular file)" in codes(folder)["unreadable"]
 
 
 def test_names_that_are_no_utf8(folder: Path, save: Save) -> None:
@@ -225,7 +225,7 @@ def test_csv_with_missing_files(folder: Path) -> None:
         audit(dataset).check()
     assert len(dataset.readable().dropped) == 1
     with pytest.raises(
-        ValueError, match=r"none of the 2 files .* exists, the first being .*no\.png"
+        ValueError, match=r"none of the 2 files .* exists, beginning with .*no\.png"
     ):
         load_data(table(folder, "path,label\nno.png,a\nno2.png,b\n"))
 
@@ -245,7 +245,7 @@ def test_csv_with_missing_files(folder: Path) -> None:
             "path,label,split\ncats/0.png,cats,dev\n",
             "row 1 .* has the split 'dev': allowed are train",
         ),
-        ("path,label\ncats/0.png,cats,more\n", "row 2 .* has 3 fields and the head 2"),
+        ("path,label\ncats/0.png,cats,more\n", "row 2 .* has 3 fields and the header 2"),
     ],
 )
 def test_bad_tables(folder: Path, text: str, message: str) -> None:
@@ -269,17 +269,17 @@ IMAGES, LABELS = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1])
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"images": IMAGES.astype(np.float32), "labels": LABELS}, "float32 where uint8"),
-        ({"images": IMAGES[0, 0], "labels": LABELS}, r"shaped \(8, 3\): expected the arrays"),
-        ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"shaped \(0, 8, 8, 3\)"),
+        ({"images": IMAGES.astype(np.float32), "labels": LABELS}, "float32; expected is uint8"),
+        ({"images": IMAGES[0, 0], "labels": LABELS}, r"shape \(8, 3\): expected are the arrays"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"shape \(0, 8, 8, 3\)"),
         ({"images": IMAGES.transpose(0, 3, 1, 2), "labels": LABELS}, "channels first"),
-        ({"images": IMAGES, "labels": LABELS[:3]}, r"labels .* \(3,\) where \(4,\)"),
-        ({"images": IMAGES, "labels": LABELS[:, None]}, r"labels .* \(4, 1\) where \(4,\)"),
-        ({"images": IMAGES, "labels": LABELS / 2}, "labels .* are float64 where whole"),
+        ({"images": IMAGES, "labels": LABELS[:3]}, r"labels .* \(3,\); .*\(4,\)"),
+        ({"images": IMAGES, "labels": LABELS[:, None]}, r"labels .* \(4, 1\); .*\(4,\)"),
+        ({"images": IMAGES, "labels": LABELS / 2}, "labels .* are float64; expected are whole"),
         ({"images": IMAGES, "labels": [0, 1, 1, np.nan]}, "float64 with NaN among them"),
         (
             {"images": IMAGES, "labels": LABELS * 5, "classes": ["a", "b"]},
-            "from 0 to 5 and there are",
+            "from 0 to 5, but classes has 2",
         ),
         ({"images": IMAGES, "labels": LABELS, "classes": ["a", "a"]}, "several classes called a"),
         ({"images": IMAGES, "labels": LABELS, "split": ["train", "x", "y", "z"]}, "split .* 'x'"),
@@ -299,18 +299,18 @@ def test_bad_arrays(tmp_path: Path, arrays: dict[str, np.ndarray], message: str)
 def test_npz_that_is_none(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", IMAGES)
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
-    with pytest.raises(ValueError, match=r"is no .npz file"):
+    with pytest.raises(ValueError, match=r"is not an .npz file"):
         load_data(tmp_path / "a.npz")
     np.savez(tmp_path / "b.npz", images=IMAGES, labels=LABELS)
     (tmp_path / "b.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:-40])
-    with pytest.raises(ValueError, match=r"b.npz (is no|cannot be read as) .npz"):
+    with pytest.raises(ValueError, match=r"b.npz (is not an|cannot be read as) .npz"):
         load_data(tmp_path / "b.npz")
 
 
 def test_npz_of_different_shapes(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", images=IMAGES, labels=LABELS)
     np.savez(tmp_path / "test.npz", images=IMAGES[:, :4], labels=LABELS)
-    with pytest.raises(ValueError, match=r"test are shaped \(4, 8, 3\), others \(8, 8, 3\)"):
+    with pytest.raises(ValueError, match=r"test have the shape \(4, 8, 3\), others \(8, 8, 3\)"):
         load_data(tmp_path)
 
 

@@ -92,13 +92,7 @@ def leftovers() -> list[str]:
 
 
 def run(text: str) -> subprocess.Popen[str]:
-    # The module by itself imports in a moment; its room brings torch along.
-    code = f"""
-import importlib.util
-spec = importlib.util.spec_from_file_location("cache", {cache.__file__!r})
-cache = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cache)
-""" + textwrap.dedent(text)
+    code = "from smallvit.data import cache\n" + textwrap.dedent(text)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
@@ -183,8 +177,8 @@ def test_no_space_is_an_error_before_the_first_image(small_files: None) -> None:
 def test_a_disk_that_fills_while_caching(
     small_files: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A file system whose reservations promise nothing.
-    monkeypatch.setattr(cache, "_reserve", lambda file, size: None)
+    # A file system that reserves no space.
+    monkeypatch.setattr(os, "posix_fallocate", lambda file, start, size: None)
     with pytest.raises(OSError, match="no space for the decoded images"):
         cache.stored("key", (500, 3, 8, 8), lambda: iter([ROWS[0]] * 500), {})
     assert cache.entries() == []

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smallvit.data import FILL, fit_image, fit_tensor, read_image
-from smallvit.data.fit import as_size, check_fit, place
+from smallvit.data.fit import check_fit, place
 from smallvit.data.images import as_array
+from smallvit.sizes import as_size
 
 SIDES = st.integers(1, 600)
 FITS = ["letterbox", "stretch", "crop"]

@@ -103,7 +103,7 @@ def test_ordered_shows_all_with_the_tail(batch_size: int, world_size: int) -> No
 def test_ordered_needs_no_whole_batch() -> None:
     assert [len(batch.images) for batch in loader().ordered()] == [8] * 6 + [2]
     assert [len(batch.images) for batch in loader(batch_size=100).ordered()] == [50]
-    with pytest.raises(ValueError, match="a batch of 100 is larger than the 50 images"):
+    with pytest.raises(ValueError, match="batch_size is 100, but there are only 50 images"):
         loader(batch_size=100).batch(0)
 
 
@@ -134,8 +134,8 @@ def test_repeats_stand_in_one_batch() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"world_size": 3}, "batch_size 8 is no multiple of world_size 3"),
-        ({"repeats": 3}, "batch_size 8 is no multiple of repeats 3"),
+        ({"world_size": 3}, "batch_size 8 is not a multiple of world_size 3"),
+        ({"repeats": 3}, "batch_size 8 is not a multiple of repeats 3"),
         ({"rank": 2, "world_size": 2}, "rank is 2: allowed is 0 up to below world_size 2"),
         ({"batch_size": 0}, "batch_size is 0"),
     ],
@@ -146,10 +146,13 @@ def test_what_does_not_divide_is_refused(options: dict[str, object], message: st
 
 
 def test_it_says_where_the_images_are(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="smallvit.data.loader"):
+    with caplog.at_level("DEBUG", logger="smallvit.data.loader"):
         loader(resident=True)
         loader()
-    assert caplog.messages == ["50 images (0 MB) on cpu", "50 images (0 MB) streamed to cpu"]
+    kept, copied = caplog.messages
+    assert "kept in the memory of cpu" in kept
+    assert "copied batch by batch to cpu" in copied
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

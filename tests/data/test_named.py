@@ -34,7 +34,7 @@ def test_fashion_mini_is_embedded() -> None:
 
 def test_what_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
     for name in set(NAMED) - {"fashion-mini"}:
-        with pytest.raises(ValueError, match=f"{name} is not below .*download=True"):
+        with pytest.raises(ValueError, match=f"{name} is not in .*download=True"):
             load_data(name, root=tmp_path)
     assert list(tmp_path.glob("*")) in ([], [tmp_path / "cache of smallvit"])
 
@@ -143,7 +143,7 @@ def test_flowers_is_three_benchmarks(
     assert counts(load_data("flowers102:1020", root=tmp_path))["val"] == 10
     pooled = load_data("flowers102:6552", root=tmp_path)
     assert not pooled.official
-    assert pooled.made == {"test": 0.2, "val": 0.1}
+    assert pooled.held_out == {"test": 0.2, "val": 0.1}
     assert len(dataset.classes) == 102
     assert dataset.classes[0] == "pink primrose"
     with pytest.raises(ValueError, match="no variant '6149': its variants are 1020, 2040, 6552"):

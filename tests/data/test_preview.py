@@ -3,9 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from smallvit.data import Dataset, fit_image, load_data, preview
+from smallvit.data.previews import label_font
 
 
 def opened(path: Path) -> np.ndarray:
@@ -57,3 +58,29 @@ def test_unreadable_images_and_strange_names_are_no_obstacle(folder: Path, tmp_p
     (folder / "cats").rename(folder / ("日本 and a very long name that goes on" + "\u202e"))
     preview(load_data(folder), tmp_path / "sheet.png", classes=1)
     assert len(opened(tmp_path / "sheet.png")) < 200
+
+
+def dark(pixels: np.ndarray) -> np.ndarray:
+    """Where text is, without the margins around it."""
+    ink = pixels.min(axis=-1) < 128
+    rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
+    return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def written(text: str) -> np.ndarray:
+    image = Image.new("RGB", (400, 40), (250, 250, 250))
+    ImageDraw.Draw(image).text((8, 20), text, (30, 30, 30), label_font(13), anchor="lm")
+    return dark(np.asarray(image))
+
+
+@pytest.mark.parametrize("name", ["Löwenzahn größe × é", "Ελλάδα Москва ½ → ≤"])
+def test_letters_beyond_ascii_are_drawn(folder: Path, tmp_path: Path, name: str) -> None:
+    box = written("\u0378")  # no font has this letter, for there is none
+    for letter in set(name) - {" "}:
+        assert written(letter).shape != box.shape or (written(letter) != box).any(), letter
+    (folder / "cats").rename(folder / name)
+    preview(load_data(folder, image_size=96), tmp_path / "sheet.png", columns=1)
+    sheet = opened(tmp_path / "sheet.png")
+    top = 46 + list(load_data(folder).classes).index(name) * 104
+    label = sheet[top : top + 96, : sheet.shape[1] - 104]  # a cell and its gap
+    assert np.array_equal(dark(label), written(name))

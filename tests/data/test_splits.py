@@ -69,13 +69,13 @@ def test_a_class_of_one_scene_is_divided_all_the_same_but_not_its_copies() -> No
 
 def test_shares_are_of_all_training_images() -> None:
     labels, marks = np.zeros(1000, np.int64), digests(1000)
-    found, made, _ = assign(labels, marks, marks, [""] * 1000, {"test": None, "val": 0.4}, 0)
-    assert {name: len(indices) for name, indices in found.items()} == {
+    splits, held_out, _ = assign(labels, marks, marks, [""] * 1000, {"test": None, "val": 0.4}, 0)
+    assert {name: len(indices) for name, indices in splits.items()} == {
         "train": 400,
         "val": 400,
         "test": 200,
     }
-    assert made == {"test": 0.2, "val": 0.4}
+    assert held_out == {"test": 0.2, "val": 0.4}
 
 
 def test_shares_that_leave_nothing(folder: Path) -> None:
