@@ -10,7 +10,7 @@ from smallvit import plan
 from smallvit.config_io import field_at, leaf
 from smallvit.recipes import ADDITIONS, RECIPES, Facts
 from smallvit.runs import RunConfig
-from smallvit.training.schedule import is_mixed, learning_rate
+from smallvit.training.optim import is_mixed, learning_rate
 
 CIFAR = Facts(
     source="cifar100",

@@ -15,7 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from smallvit.cli import app
-from smallvit.runs import Run
+from smallvit.runs import Run, RunConfig
+from smallvit.training.log import Log
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +244,18 @@ def test_baselines_through_the_same_command(source, tmp_path, name):
     )
     assert done.exit_code == 0, done.output
     assert Run.open(out).model()(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
+
+
+def test_lines_stand_above_the_bar(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    log = Log(Run(tmp_path, RunConfig(), {}), steps=10)
+    log.advance(5, 10)
+    log.show_interval(1.0, {"loss": 1.0, "accuracy": 0.5}, {"accuracy": 0.4}, 100.0, 12)
+    log.tell("a line")
+    log.close()
+    shown = capsys.readouterr().err
+    assert "loss 1.000" in shown
+    assert "a line" in shown
 
 
 def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):

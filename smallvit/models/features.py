@@ -1,7 +1,5 @@
 """`Features` and logits in one pass, from any backbone: ours, the baselines, timm's."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +8,7 @@ from torch import Tensor, nn
 
 from smallvit.layers import Features
 from smallvit.models.base import Backbone
+from smallvit.models.modes import evaluating
 from smallvit.sizes import Size, as_size
 
 
@@ -81,20 +80,6 @@ def _grid(model: Any, size: Size) -> Size | None:
     return None if grid is None else (int(grid[0]), int(grid[1]))
 
 
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, and everything as it was afterwards."""
-    modes = [(part, part.training) for part in model.modules()]
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    model.eval()
-    try:
-        with torch.random.fork_rng(list(devices)), torch.no_grad():
-            yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
-
-
 def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) -> tuple[int, Size]:
     """Width and grid of a model's features, found by one image; the model stays as it was.
 
@@ -106,7 +91,7 @@ def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) ->
     size = (in_channels, *as_size(image_size))
     ramp = torch.linspace(-1, 1, size[0] * size[1] * size[2]).view(1, *size)
     image = ramp.to(reference.device, reference.dtype)
-    with _undisturbed(model):
+    with evaluating(model, fork_rng=True):
         features, logits = features_of(model, image)
         if not torch.allclose(logits, model(image), rtol=1e-3, atol=1e-4):
             raise ValueError(

@@ -95,6 +95,7 @@ class Swin(Backbone):
 
     Config = SwinConfig
     between = "mergings"
+    drloc_weight = 0.5
     config: SwinConfig
 
     def __init__(self, config: SwinConfig) -> None:

@@ -116,9 +116,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The loss: cross-entropy with soft targets, and what is added to it.
+    """What is minimised.
 
     Attributes:
+        objective: classification, or another name of `smallvit.training.objective.OBJECTIVES`; the
+            settings below belong to classification.
         balanced: Weight classes by one over their number of images.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
@@ -127,6 +129,7 @@ class LossConfig:
         pairs: Pairs of tokens per image that it compares.
     """
 
+    objective: str = "classification"
     balanced: bool = False
     drloc: float | Literal["auto"] = 0.0
     drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
