@@ -15,7 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from smallvit.cli import app
-from smallvit.runs import Run
+from smallvit.runs import Run, RunConfig
+from smallvit.training.log import Log
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     done = smallvit(f"train {source} --device cpu --set schedule.steps=3 {TINY} --out {out}")
     assert done.exit_code == 0, done.output
     assert "model cct_2_3x2" in done.output  # what it chose, and why
-    assert "95 % confidence interval" in done.output
+    assert "95 % interval" in done.output
     assert f"run folder {out}" in done.output
     run = Run.open(out)
     assert run.finished
@@ -199,7 +200,7 @@ def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path, monkeypa
     )
     assert done.exit_code == 0, done.output
     run = Run.open(second)
-    assert (len(run.classes), run.card.channels, run.image_size) == (5, 1, (20, 20))
+    assert (len(run.classes), run.channels, run.image_size) == (5, 1, (20, 20))
     assert run.config.optim.layer_decay < 1
     assert run.model()(torch.zeros(2, 1, 20, 20)).shape == (2, 5)
     monkeypatch.chdir(tmp_path)
@@ -243,6 +244,18 @@ def test_baselines_through_the_same_command(source, tmp_path, name):
     )
     assert done.exit_code == 0, done.output
     assert Run.open(out).model()(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
+
+
+def test_lines_stand_above_the_bar(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    log = Log(Run(tmp_path, RunConfig(), {}), steps=10)
+    log.advance(5, 10)
+    log.show_interval(1.0, {"loss": 1.0, "accuracy": 0.5}, {"accuracy": 0.4}, 100.0, 12)
+    log.tell("a line")
+    log.close()
+    shown = capsys.readouterr().err
+    assert "loss 1.000" in shown
+    assert "a line" in shown
 
 
 def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):

@@ -43,6 +43,7 @@ class Backbone(nn.Module):
 
     Config: ClassVar[type[BackboneConfig]]
     takes_lsa: ClassVar[bool] = True
+    drloc_weight: ClassVar[float] = 0.1  # λ of dense relative localization in its paper
     between: ClassVar[str] = ""
     drloc_weight: ClassVar[float] = 0.1  # λ of dense relative localization in its paper
     config: BackboneConfig

@@ -107,13 +107,8 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
     if config.schedule.minutes is not None and config.schedule.steps is None:
         minutes = f"{config.schedule.minutes:g} minutes"
         reasons["schedule.minutes"] = f"as many steps as fit into {minutes}"
-    _check_model(config)
+    if not config.model.pretrained:
+        check_name(config.model.name)
     if config.data.image_size is not None:
         dataset = dataset.sized(config.data.image_size)
     return Plan(config=config, dataset=dataset, audit=result, reasons=reasons)
-
-
-def _check_model(config: RunConfig) -> None:
-    """Refuses a name that is unknown before anything is decoded."""
-    if not config.model.pretrained:
-        check_name(config.model.name)

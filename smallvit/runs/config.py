@@ -115,11 +115,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The loss that training minimises.
+    """What is minimised.
 
     Attributes:
-        objective: A name of `smallvit.training.objective.OBJECTIVES`; classification has the
-            options below.
+        objective: classification, or another name of `smallvit.training.objective.OBJECTIVES`; the
+            settings below belong to classification.
         balanced: Weight classes by one over their number of images.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
@@ -135,9 +135,7 @@ class LossConfig:
     pairs: int = 64
 
     def __post_init__(self) -> None:
-        _check(self, {"pairs": (1, math.inf)})
-        if self.drloc != "auto":
-            _check(self, {"drloc": (0, math.inf)})
+        _check(self, {"drloc": (0, math.inf), "pairs": (1, math.inf)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,27 +352,29 @@ def layered(*trees: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def upgrade(plain: dict[str, Any], info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def upgrade(plain: Any, info: Mapping[str, Any] | None = None) -> Any:
     """An older config, whole or in part, in today's keys: the only place that knows older ones.
+
+    `model.spt` and `model.lsa` are suffixes of the model's name now; where `pretrained` is null
+    they had no effect, and still have none. Format 1 may leave the image size to the images.
 
     Args:
         plain: The config as it was written.
         info: What the run folder records beside it, if it comes from one.
     """
-    size = leaf(info, "data.image_size")
-    if size and leaf(plain, "data.image_size") is None:  # format 1 may leave it to the images
-        plain = overlaid(plain, nested("data.image_size", size))
-    if not isinstance(plain.get("model"), Mapping):
+    if not isinstance(plain, Mapping):
         return plain
-    # `model.spt` and `model.lsa` are suffixes of the name now; without `pretrained` they had no
-    # effect, and still have none.
-    model = dict(plain["model"])
-    addons = [addon for addon in ("spt", "lsa") if model.pop(addon, False)]
-    if addons and model.get("pretrained", "unknown"):
-        from smallvit.models.names import parse_name
+    new, size = dict(plain), leaf(info, "data.image_size")
+    if size and leaf(plain, "data.image_size") is None:
+        new = overlaid(new, nested("data.image_size", size))
+    if isinstance(plain.get("model"), Mapping):
+        new["model"] = model = dict(plain["model"])
+        addons = [addon for addon in ("spt", "lsa") if model.pop(addon, False)]
+        if addons and model.get("pretrained", "unknown"):
+            from smallvit.models.names import parse_name
 
-        model["name"] = str(parse_name(model.get("name") or "").plus(addons))
-    return {**plain, "model": model}
+            model["name"] = str(parse_name(model.get("name") or "").plus(addons))
+    return new
 
 
 def read_changes(path: str | Path, info: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -391,7 +391,8 @@ def read_changes(path: str | Path, info: Mapping[str, Any] | None = None) -> dic
     data = read_yaml(text, str(path)) or {}
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {data!r}: expected keys and values")
-    return upgrade(data, info)
+    changes: dict[str, Any] = upgrade(data, info)
+    return changes
 
 
 def changes_of(assignments: list[str]) -> dict[str, Any]:
