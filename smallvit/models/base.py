@@ -147,11 +147,7 @@ class Backbone(nn.Module):
         if not config.spt:
             return plain(config.in_channels, dim, patch_size)
         return SPT(
-            config.in_channels,
-            dim,
-            patch_size,
-            shift=config.shift,
-            directions=config.directions,
+            config.in_channels, dim, patch_size, shift=config.shift, directions=config.directions
         )
 
     def make_block(self, attention: nn.Module, dim: int, drop_path: float, **options: Any) -> Block:

@@ -17,17 +17,12 @@ from smallvit.text import some
 from smallvit.transfer.channels import adapt_all, input_keys_of_timm
 
 
-def _never(key: str) -> bool:
-    del key
-    return False
-
-
 def load_matching(
     state: dict[str, Tensor],
     model: nn.Module,
     *,
     source: str,
-    renewed: Callable[[str], bool] = _never,
+    renewed: Callable[[str], bool] = lambda _: False,
 ) -> list[str]:
     """Loads a state dict; only the head and what is renewed may start fresh.
 

@@ -216,8 +216,8 @@ def test_timm_groups_the_parameters(name):
     scale = {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
     assert set(scale) == {key for key, p in model.named_parameters() if p.requires_grad}
     order = [
-        value
-        for key, value in scale.items()
+        scale[key]
+        for key in names.values()
         if key.startswith(("blocks.", "stages.")) and key.endswith("attention.proj.weight")
     ]
     assert order == sorted(order)
