@@ -45,7 +45,6 @@ class Backbone(nn.Module):
     takes_lsa: ClassVar[bool] = True
     drloc_weight: ClassVar[float] = 0.1  # λ of dense relative localization in its paper
     between: ClassVar[str] = ""
-    drloc_weight: ClassVar[float] = 0.1  # λ of dense relative localization in its paper
     config: BackboneConfig
     pool: MeanPool | ClassToken
     dim: int
