@@ -173,19 +173,19 @@ class HCT(Backbone):
         rates = drop_rates(config.drop_path, config.narrow_depth + config.depth, ramp=True)
         widths, strides = (config.stem_dim, narrow_dim), _STRIDES[config.patch_size]
         self.tokenizer = ConvStem(config.stacked_channels, widths, strides, config.residuals)
-        self.narrow: Stack | None = None
-        self.dim, self.grids = dim, [wide]
+        merging = ResidualMerging(narrow_dim, narrow, config.merge_dim, dim, position)
+        self.mergings = nn.ModuleList([merging])
+        self.dropout = nn.Dropout(config.dropout)
+        self.stages = nn.ModuleList()
+        self.grids = [wide]
         if config.narrow_depth:
             self.grids = [narrow, wide]
             self.positions = Positions(position, narrow, narrow_dim)
-            self.narrow = self._stack(
-                narrow_dim, config.narrow_heads, narrow, rates[: config.narrow_depth]
-            )
-        self.mergings = nn.ModuleList(
-            [ResidualMerging(narrow_dim, narrow, config.merge_dim, dim, position)]
-        )
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = self._stack(dim, config.num_heads, wide, rates[config.narrow_depth :])
+            first = rates[: config.narrow_depth]
+            self.stages.append(self._stack(narrow_dim, config.narrow_heads, narrow, first))
+        last = rates[config.narrow_depth :]
+        self.stages.append(self._stack(dim, config.num_heads, wide, last))
+        self.dim = dim
         self.norm = nn.LayerNorm(dim)
         self.pool = SeqPool(dim)
         self.head = self.make_head()
@@ -202,16 +202,16 @@ class HCT(Backbone):
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Stem, narrow stage, merging, wide stage, norm, pool."""
         x = self.tokenizer(self.shifted(images))
-        if self.narrow is not None:
-            x = self.narrow(self.dropout(self.positions(x)), weights=weights)
+        if self.config.narrow_depth:
+            x = self.stages[0](self.dropout(self.positions(x)), weights=weights)
         x = self.dropout(self.mergings[0](x))
-        x = self.norm(self.blocks(x, weights=weights))
+        x = self.norm(self.stages[-1](x, weights=weights))
         return Features(x, self.grid, self.pool(x))
 
     @property
     def receptive_field(self) -> int:
         """The side, in pixels, of what one token sees as it comes to the first attention."""
-        merging = [] if self.narrow is not None else [(3, 2), (3, 1)]
+        merging = [] if self.config.narrow_depth else [(3, 2), (3, 1)]
         return reach([*self.tokenizer.kernels, *merging]) + 2 * self.config.stack_shift
 
 

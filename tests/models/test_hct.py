@@ -43,7 +43,7 @@ def test_without_the_narrow_stage():
     model = shrunk("hct_s_p8", narrow_depth=0).eval()
     x = torch.randn(2, 3, 16, 16)
     assert model.grids == [(2, 2)]
-    assert len(model.attention_maps(x)) == len(model.blocks) == 2
+    assert len(model.attention_maps(x)) == len(model.stages[-1]) == 2
     assert [stage.view for stage in model.attention_stages()] == [None]
     assert receptive_field(model) == 25 + (3 - 1) * 4 + (3 - 1) * 8
     layers, last = depths(model)
@@ -72,7 +72,7 @@ def test_positions():
 
 def test_stochastic_depth_rises_through_both_stages():
     model = shrunk("hct_s_p8", drop_path=0.2)
-    blocks = [*model.narrow, *model.blocks]
+    blocks = [block for stage in model.stages for block in stage]
     assert [block.drop_path1.rate for block in blocks] == pytest.approx([0, 0.1, 0.2])
 
 
