@@ -207,7 +207,7 @@ def test_dim_that_does_not_divide():
 def test_bf16_on_a_cpu_is_as_near_as_the_plain_path(autocast, scale, size, tokens, masked, bias):
     """Output and gradients are as far from float64 as those of the path that returns its weights.
 
-    Scores in the thousands are rounded by more than softmax can tell apart: there the output counts.
+    Scores in the thousands are rounded by more than softmax can bear: there the output counts.
     """
     given = [size * noise(2, 3, tokens, 8, seed=n) for n in range(3)]
     given.append(0.3 * noise(3, 1, 1, seed=3).abs())
