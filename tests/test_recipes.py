@@ -133,7 +133,7 @@ def test_papers_train_on_all_images(photos):
     ("options", "told"),
     [
         ({"recipe": "spt-las"}, "did you mean 'spt-lsa'"),
-        ({"model": "cct_7_3x9"}, "nearest are"),
+        ({"model": "cct_7_3x9"}, "did you mean .cct_7_3x"),
         ({"epochs": 1, "minutes": 1}, "not both"),
         ({"changes": {"optim": {"lrr": 1}}}, "did you mean 'optim.lr'"),
         ({"changes": {"data": {"sorce": "x"}}}, "did you mean 'data.source'"),
