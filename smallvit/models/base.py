@@ -136,7 +136,7 @@ class Backbone(nn.Module):
         return layers
 
     def compensate_channels(self, state: dict[str, Tensor], factor: float) -> None:
-        """Adapts, in place, what else depends on the number of channels, now `factor` times it."""
+        """Adapts, in place, what else depends on having `factor` times as many channels."""
 
     def make_tokenizer(
         self, dim: int, patch_size: int, plain: type[PatchTokenizer] = PatchTokenizer
