@@ -18,7 +18,7 @@ demo: setup
 
 test: fast
 
-check: format lint types fast
+check: format lint types docs fast
 
 format: setup
 	$(BIN)/ruff format --check .
@@ -39,11 +39,13 @@ fast: setup
 slow: setup
 	$(BIN)/python -m pytest -m slow
 
+# The README's table of models, then the site in site/: open site/index.html, no server needed.
 docs: setup
-	$(BIN)/python docs/make.py
+	$(BIN)/python tools/readme.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel: setup
 	$(BIN)/python -m build --installer uv
 
 clean:
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis

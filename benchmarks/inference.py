@@ -27,7 +27,7 @@ from smallvit.formats import Shipped
 from smallvit.formats.writing import onnx_bytes, traced
 from smallvit.inference import Card
 from smallvit.models import create_model
-from smallvit.models.registry import parse_name
+from smallvit.models.names import find_variant
 
 MEAN, STD = (0.48, 0.45, 0.40), (0.26, 0.25, 0.27)
 TIMED = ["cct_2_3x2", "vit_9_p4+spt+lsa", "swin_tiny_p2", "cct_14_7x2"]
@@ -41,7 +41,7 @@ Answer = Callable[[np.ndarray], np.ndarray]
 def ship(name: str) -> Shipped:
     """An untrained model whose answers differ from image to image."""
     torch.manual_seed(0)
-    size = parse_name(name)[0].image_size
+    size = find_variant(name).image_size
     model = create_model(name, num_classes=10, image_size=size)
     torch.nn.init.normal_(model.head.weight)
     card = Card(

@@ -1,12 +1,12 @@
-"""A server under load: how many requests get which answer, how soon, and what it costs in memory.
+"""A server under load: which responses come, how soon, and what memory it takes.
 
     OMP_NUM_THREADS=1 python -m benchmarks.serve RUN
     OMP_NUM_THREADS=1 python -m benchmarks.serve            # an untrained cct_7_3x1
 
 Clients send photographs of about 300 × 400 pixels, one after the other, over connections that they
-keep. Every tenth request is malformed: cut, changed (which some images survive), too large, no
-image, no form, a wrong parameter. The server is a process of its own; its resident memory is read
-while it runs, and at the end it is told to stop in the middle of requests.
+keep. Every tenth request is malformed: a file that is cut, changed (which some images survive), too
+large or not an image, a broken form, a wrong parameter. The server is a process of its own; its
+resident memory is read while it runs, and at the end it is stopped in the middle of requests.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def malformed(number: int, data: bytes) -> dict:
         {"content": b"no image at all", "headers": jpeg},
         {"content": bytes(10_100_000), "headers": jpeg},
         {"content": data, "headers": {"Content-Type": "text/plain"}},
-        {"files": {"image": data}},
+        {"files": {"photo": data}},
         {"content": b"--x\r\nno form", "headers": {"Content-Type": "multipart/form-data"}},
         {"content": data, "headers": jpeg, "params": {"top": "many"}},
         {"content": (bytes(65_536) for _ in range(160)), "headers": jpeg},
@@ -79,59 +79,59 @@ class Load:
         self.statuses: Counter[str] = Counter()
         self.times: list[float] = []
         self.memory: dict[int, float] = {}
-        self._done = 0
         self._lock = threading.Lock()
 
     def ask(self, number: int) -> None:
-        """Sends one request."""
+        """Sends one request and counts its response."""
         data = self.photos[number % len(self.photos)]
         wrong = number % 10 == 3
-        given = malformed(number, data) if wrong else {"files": {"image": data}}
+        request = malformed(number, data) if wrong else {"files": {"image": data}}
         if not wrong and self.explained and number % self.explained == 0:
-            given["params"] = {"explain": "true"}
+            request["params"] = {"explain": "true"}
         started = time.perf_counter()
         try:
-            status = str(self.client.post("/predict", **given).status_code)
+            status = str(self.client.post("/predict", **request).status_code)
         except httpx.HTTPError as error:
             status = type(error).__name__
         seconds = time.perf_counter() - started
         with self._lock:
-            self._done += 1
             self.statuses[status] += 1
             if status == "200":
                 self.times.append(seconds)
-            if self._done in self.marks:
-                self.memory[self._done] = resident(self.process)
+            if (done := self.statuses.total()) in self.marks:
+                self.memory[done] = resident(self.process)
 
 
 def drain(address: str, running: "subprocess.Popen[str]", data: bytes, clients: int) -> str:
     """What becomes of requests that are on their way when the server is told to stop."""
-    answered: Counter[str] = Counter()
-    begun = threading.Barrier(clients + 1)
+    statuses: Counter[str] = Counter()
+    begun, stopped = threading.Barrier(clients + 1), threading.Event()
 
     def ask() -> None:
         def body():
             yield data[:100]
             begun.wait()
-            time.sleep(0.5)  # the signal comes now
+            stopped.wait()
             yield data[100:]
 
         jpeg = {"Content-Type": "image/jpeg"}
         try:
             response = httpx.post(f"{address}/predict", content=body(), headers=jpeg, timeout=60)
-            answered[str(response.status_code)] += 1
+            statuses[str(response.status_code)] += 1
         except httpx.HTTPError as error:
-            answered[type(error).__name__] += 1
+            statuses[type(error).__name__] += 1
 
     threads = [threading.Thread(target=ask) for _ in range(clients)]
     for thread in threads:
         thread.start()
     begun.wait()
-    time.sleep(0.25)
+    time.sleep(0.25)  # what was sent arrives
     running.send_signal(signal.SIGTERM)
+    time.sleep(0.25)
+    stopped.set()
     for thread in threads:
         thread.join()
-    counts = ", ".join(f"{count} × {status}" for status, count in sorted(answered.items()))
+    counts = ", ".join(f"{count} × {status}" for status, count in sorted(statuses.items()))
     return f"{counts}; exit code {running.wait(60)}"
 
 
@@ -165,38 +165,41 @@ def main() -> None:
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--explained", type=int, default=0, help="every how many ask for a map")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--explained", type=int, default=0, help="every how many requests want a map"
+    )
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        source = asked.run or untrained(Path(folder) / "run")
+        source = options.run or untrained(Path(folder) / "run")
         command = [sys.executable, "-m", "smallvit", "serve", str(source), "--port", "0"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
             assert running.stderr is not None
             line = next(line for line in running.stderr if "http://" in line)
             address = line.split()[-1]
-            marks = [asked.requests // 4 * part for part in (1, 2, 3, 4)]
-            load = Load(address, running.pid, marks, asked.explained)
+            marks = [options.requests // 4 * part for part in (1, 2, 3, 4)]
+            load = Load(address, running.pid, marks, options.explained)
             for number in range(0, 20, 2):
                 load.ask(number)
             load.statuses.clear()
             load.times.clear()
-            load._done = 0
             before, started = resident(running.pid), time.perf_counter()
-            with ThreadPoolExecutor(asked.clients) as threads:
-                list(threads.map(load.ask, range(asked.requests)))
+            with ThreadPoolExecutor(options.clients) as threads:
+                list(threads.map(load.ask, range(options.requests)))
             seconds = time.perf_counter() - started
             load.client.close()
-            drained = drain(address, running, load.photos[0], asked.clients)
-    print(f"{line.split(':')[0].strip()}, {asked.clients} clients, {os.cpu_count()} cores\n")
-    print("| answer | requests |\n|---|--:|")
+            drained = drain(address, running, load.photos[0], options.clients)
+    print(f"{line.split(':')[0].strip()}, {options.clients} clients, {os.cpu_count()} cores\n")
+    print("| response | requests |\n|---|--:|")
     for status, count in sorted(load.statuses.items()):
         print(f"| {status} | {count:,} |")
     p50, p99 = (1e3 * np.quantile(load.times, share) for share in (0.5, 0.99))
-    print(f"\np50 {p50:.0f} ms, p99 {p99:.0f} ms of answered images; ", end="")
-    print(f"{asked.requests / seconds:.0f} requests/s")
+    print(f"\np50 {p50:.0f} ms, p99 {p99:.0f} ms per predicted image; ", end="")
+    print(f"{options.requests / seconds:.0f} requests/s")
     counts = {0: before, **dict(sorted(load.memory.items()))}
-    told = ", ".join(f"{size:.0f} MB after {count:,}" for count, size in counts.items())
-    print(f"resident memory: {told}\nSIGTERM with {asked.clients} uploads on their way: {drained}")
+    memory = ", ".join(f"{size:.0f} MB after {count:,}" for count, size in counts.items())
+    print(
+        f"resident memory: {memory}\nSIGTERM with {options.clients} uploads on their way: {drained}"
+    )
 
 
 if __name__ == "__main__":

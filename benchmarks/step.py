@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import smallvit
-from smallvit.models.registry import MODELS
+from smallvit.models.names import MODELS
 
 
 def make_step(name, args):

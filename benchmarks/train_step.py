@@ -17,8 +17,11 @@ import torch
 from smallvit.augment import PRESETS, AugmentConfig
 from smallvit.data import load_data
 from smallvit.runs.config import DataConfig, LoopConfig, ModelConfig, RunConfig
+from smallvit.training.budget import make_loader
 from smallvit.training.distributed import World
-from smallvit.training.setup import build_model, make_loader, make_stepper
+from smallvit.training.objective import make_objective
+from smallvit.training.step import Stepper
+from smallvit.training.train import build_model
 
 _WARM = 20
 
@@ -27,14 +30,15 @@ def rate(config: RunConfig, steps: int, device: torch.device) -> float:
     """Images a second of a number of steps."""
     dataset = load_data(config.data.source, val=0)
     world = World(0, 1, device)
-    stepper = make_stepper(config, dataset, build_model(config, dataset).model, world)
+    model, _ = build_model(config, dataset)
     loader = make_loader(config, dataset, world)
+    stepper = Stepper(config, make_objective(config, model, dataset, world), world)
     for step in range(_WARM + steps):
         if step == _WARM:
-            stepper.take_sums()
+            stepper.take_means()
             started = time.perf_counter()
         stepper(loader.batch(step), step, lr=1e-3, mixed=config.augment.mixed)
-    stepper.take_sums()
+    stepper.take_means()
     return steps * config.loop.batch_size / (time.perf_counter() - started)
 
 

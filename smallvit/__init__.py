@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
     from smallvit.evaluation import Evaluation
-    from smallvit.explaining import explain
+    from smallvit.explaining.explain import explain
     from smallvit.formats import export
     from smallvit.inference import predict
     from smallvit.inference.evaluate import evaluate
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from smallvit.losses import DRLoc
     from smallvit.models import create_model, list_models
     from smallvit.models.localize import localize
-    from smallvit.recipes import plan
-    from smallvit.reporting import report
+    from smallvit.recipes.plan import plan
+    from smallvit.reporting.report import report
     from smallvit.runs import Run, RunConfig
     from smallvit.server import serve
     from smallvit.training.train import resume, train

@@ -196,10 +196,13 @@ def field_at(cls: type, path: str) -> Field:
 
 
 def _documented(cls: type) -> dict[str, str]:
-    """The lines of the section `Attributes:` of a docstring, by name."""
-    _, _, section = (inspect.getdoc(cls) or "").partition("Attributes:\n")
-    lines = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in lines}
+    """The lines below `Attributes:` in the docstrings of a class and its bases, by name."""
+    documented = {}
+    for base in reversed(cls.__mro__):
+        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+        for name, text in re.findall(r"(?m)^ {4}(\w+): (.*(?:\n {8}.*)*)", section):
+            documented[name] = " ".join(text.split())
+    return documented
 
 
 def _join(path: str, key: str) -> str:

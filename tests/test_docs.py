@@ -1,44 +1,191 @@
-"""The derived pages are up to date, and what the README shows runs."""
+"""The documentation: its site builds and needs no network, its names and commands are real."""
 
-import importlib.util
+import importlib
+import inspect
+import os
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-ROOT = Path(__file__).parent.parent
+import smallvit
+from smallvit.cli import app
+from tests.browser import needs_browser, open_browser, requests, show
+from tests.test_house import LEVELS, PACKAGE, ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 @pytest.fixture(scope="module")
-def maker():
-    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "docs" / "make.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site; a warning while it is built is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
 
 
-def test_api_page_is_up_to_date(maker):
-    assert (ROOT / "docs" / "api.md").read_text() == maker.api(), "run `make docs`"
+def public_names() -> Iterator[tuple[str, str, Any]]:
+    """Room, name and thing: what smallvit and the `__init__` of each room show."""
+    rooms = [path.parent.name for path in sorted(PACKAGE.glob("*/__init__.py"))]
+    for module in ("smallvit", *(f"smallvit.{room}" for room in rooms if room != "cli")):
+        for name in getattr(importlib.import_module(module), "__all__", []):
+            yield module, name, getattr(importlib.import_module(module), name)
 
 
-def test_readme_table_is_up_to_date(maker):
+def test_every_public_name_is_on_a_page(site: Path) -> None:
+    text = "".join(path.read_text() for path in (site / "api").glob("*.html"))
+    anchors = set(re.findall(r'id="(smallvit[^"]*)"', text))
+    missing = []
+    for module, name, thing in public_names():
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            also = f"smallvit.{name}" if getattr(smallvit, name, None) is thing else None
+            homes = {f"{module}.{name}", f"{thing.__module__}.{name}", also}
+            if not anchors & homes:
+                missing.append(f"{module}.{name}")
+    assert missing == []
+    assert {f"smallvit.{name}" for name in smallvit.__all__} <= anchors
+
+
+LOADS = re.compile(
+    r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc=["']?(?:https?:)?//"""
+    r"""|<link\b[^>]*\bhref=["']?(?:https?:)?//|url\(["']?(?:https?:)?//|@import\s+["'](?:https?:)?//"""
+)
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    files = [path for path in site.rglob("*") if path.suffix in (".html", ".css", ".svg")]
+    assert len(files) > 10
+    assert [str(path) for path in files if LOADS.search(path.read_text())] == []
+    assert not [path for path in site.rglob("*") if path.suffix in (".woff", ".woff2", ".ttf")]
+    for example in (
+        '<script defer src="https://example.org/x.js">',
+        "<link rel=stylesheet href=//example.org/x.css>",
+        "@font-face { src: url(https://example.org/x.woff2) }",
+    ):
+        assert LOADS.search(example)
+
+
+@needs_browser
+def test_search_works_from_a_folder(site: Path, tmp_path: Path) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    with open_browser(tmp_path) as browser:
+        show(browser, (site / "index.html").as_uri())
+        browser.find_element("css selector", "input.md-search__input").send_keys("letterbox")
+        result = ".md-search-result__link"
+        WebDriverWait(browser, 60).until(lambda b: b.find_elements("css selector", result))
+        links = [
+            each.get_attribute("href") for each in browser.find_elements("css selector", result)
+        ]
+        assert any("/data.html" in link for link in links)
+        assert [url for url in requests(browser) if url.startswith(("http", "ws"))] == []
+
+
+def test_the_readme_table_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "tools" / "readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
     assert (ROOT / "README.md").read_text() == maker.readme(), "run `make docs`"
 
 
-def test_readme_example_runs():
+def test_readme_example_runs() -> None:
     code = re.search(
         r"```python\n(import torch, smallvit.*?)```", (ROOT / "README.md").read_text(), re.S
     )
-    scope = {}
+    scope: dict[str, Any] = {}
     exec(code[1], scope)
     assert scope["logits"].shape == (8, 10)
     assert scope["grid"] == (8, 8)
 
 
-@pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name
-)
-def test_links_lead_somewhere(page):
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", page.read_text())
     local = [link for link in links if not link.startswith(("http", "mailto"))]
     assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+COMMANDS: Any = typer.main.get_command(app)
+OPTIONS = {
+    name: {spelling for p in command.params for spelling in (*p.opts, *p.secondary_opts)}
+    | {"--help"}
+    for name, command in COMMANDS.commands.items()
+}
+
+
+def commands_in(text: str) -> Iterator[list[str]]:
+    """The words after `smallvit` of every command in blocks and in `…`; a \\ joins lines."""
+    text = text.replace("\\\n", " ")
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    lines = [line for block in blocks for line in block.splitlines()]
+    for line in (*lines, *(piece.replace("\n", " ") for piece in inline)):
+        for part in re.split(r"[|;&]\s", line):
+            match = re.match(
+                r"(?:.*\bpython -m |.*torchrun .*-m )?smallvit ([a-z].*)", part.strip()
+            )
+            if match:
+                yield shlex.split(match[1], comments=True)
+
+
+def unknown_in(text: str) -> list[str]:
+    """Commands and options of a page that do not exist."""
+    wrong = []
+    for command, *words in commands_in(text):
+        if command not in OPTIONS:
+            wrong.append(command)
+            continue
+        options = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+        wrong += [f"{command} {option}" for option in options if option not in OPTIONS[command]]
+    scripts = [*ROOT.glob("examples/*.py"), *ROOT.glob("benchmarks/*.py")]
+    of_scripts = re.findall(r'"(--[a-z-]+)"', "".join(path.read_text() for path in scripts))
+    everywhere = set(of_scripts).union(*OPTIONS.values())
+    alone = re.findall(r"`(--[a-z-]+)[^`]*`", text)
+    return wrong + [option for option in alone if option not in everywhere]
+
+
+@each_page
+def test_commands_and_their_options_exist(page: Path) -> None:
+    assert unknown_in(page.read_text()) == []
+
+
+def test_commands_that_do_not_exist_are_seen() -> None:
+    text = (
+        "```sh\nsmallvit train x --wings 3   # two\nfind | smallvit fly -\n"
+        "torchrun --nnodes=2 \\\n  -m smallvit train x --speed=3\n```\n"
+        "`smallvit audit x --feathers`, `--beak`, `smallvit train x --epochs 3`"
+    )
+    wrong = ["train --wings", "fly", "train --speed", "audit --feathers", "--beak"]
+    assert unknown_in(text) == wrong
+    assert sum(len(list(commands_in(page.read_text()))) for page in PAGES) > 30
+
+
+def test_design_states_the_order_of_the_rooms() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("text <"))
+    stated = [set(level.split(", ")) for level in line.split(" < ")]
+    assert stated == [set(level) - {"flax"} for level in LEVELS]
+
+
+def test_design_names_what_exists() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    tree = text.partition("```\nsmallvit/\n")[2].partition("```")[0]
+    assert {room for room in rooms if not room.startswith("__") and room not in tree} == set()
+    paths = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", text)
+    assert len(paths) > 10
+    assert [
+        path for path in paths if not ((PACKAGE / path).exists() or (ROOT / path).exists())
+    ] == []

@@ -7,16 +7,17 @@ import pytest
 from PIL import Image
 
 from smallvit import plan
-from smallvit.recipes.recipes import RECIPES, Facts, demo, drloc_weight
+from smallvit.config_io import field_at, leaf
+from smallvit.recipes import ADDITIONS, RECIPES, Facts
 from smallvit.runs import RunConfig
-from smallvit.runs.config import DataConfig
-from smallvit.training.schedule import is_mixed, learning_rate
+from smallvit.training.optim import is_mixed, learning_rate
 
 CIFAR = Facts(
     source="cifar100",
     images=50_000,
     classes=100,
-    side=32,
+    requested_size=None,
+    shared_size=(32, 32),
     channels=3,
     device="cuda",
     mirrored=True,
@@ -24,12 +25,18 @@ CIFAR = Facts(
 )
 
 
-def made(name, **changes):
-    return RECIPES[name](Facts(**{**CIFAR.__dict__, **changes}))[0]
+def choice(name, *, side=32, **facts):
+    return RECIPES[name].choose(
+        Facts(**{**CIFAR.__dict__, "shared_size": (side, side), "requested_size": None, **facts})
+    )
+
+
+def chosen(name, **facts):
+    return choice(name, **facts).config
 
 
 def test_spt_lsa_is_the_papers_recipe():
-    config = made("spt-lsa")
+    config = chosen("spt-lsa")
     assert config.model.name == "vit_9_p4+spt+lsa"
     assert (config.schedule.steps, config.loop.batch_size) == (117_100, 128)
     assert (config.optim.weight_decay, config.optim.decay) == (0.05, "all")
@@ -38,12 +45,12 @@ def test_spt_lsa_is_the_papers_recipe():
     assert (config.augment.mixup, config.augment.cutmix) == (1, 1)
     assert config.augment.mix_probability == 0.5
     assert learning_rate(11_710, 117_100, config.optim.lr, config.schedule) == config.optim.lr
-    assert made("spt-lsa", side=64).model.name == "vit_9_p8+spt+lsa"
-    assert made("spt-lsa", source="svhn").augment.flip == 0
+    assert chosen("spt-lsa", side=64).model.name == "vit_9_p8+spt+lsa"
+    assert chosen("spt-lsa", source="svhn").augment.flip == 0
 
 
 def test_compact_is_the_papers_recipe():
-    hundred, ten = made("compact"), made("compact", classes=10)
+    hundred, ten = chosen("compact"), chosen("compact", classes=10)
     assert (hundred.optim.lr, ten.optim.lr) == (6e-4, 5.5e-4)
     assert hundred.optim.weight_decay == ten.optim.weight_decay == 0.06
     assert hundred.schedule.epochs == 310
@@ -56,18 +63,41 @@ def test_compact_is_the_papers_recipe():
     assert not is_mixed(175 * 390, steps, ten.schedule)
 
 
-def test_weight_of_dense_relative_localization():
-    assert drloc_weight("swin_tiny_p2+spt") == drloc_weight("timm/swin_tiny") == 0.5
-    assert drloc_weight("cvt_13") == drloc_weight("cct_7_3x1") == 0.1
-    assert made("drloc").loss.drloc == 0.1
-    assert not any(made(name).loss.drloc for name in ("auto", "spt-lsa", "compact"))
+def test_dense_relative_localization_leaves_its_weight_to_the_built_model():
+    assert chosen("drloc").loss.drloc == "auto"
+    assert not any(chosen(name).loss.drloc for name in ("auto", "spt-lsa", "compact"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_image_size_is_chosen_from_facts(name):
+    differing = chosen(name, shared_size=None)
+    assert differing.data.image_size == 64
+    assert chosen(name, shared_size=(224, 224)).data.image_size == 64
+    assert chosen(name, shared_size=(24, 32)).data.image_size == (24, 32)
+    assert chosen(name, shared_size=(128, 128)).data.image_size == 128
+    assert chosen(name, requested_size=(48, 48)).data.image_size == 48
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_reason_names_values_of_the_config(name):
+    base = choice(name, imbalance=30, mirrored=False, shared_size=None)
+    facts = Facts(**{**CIFAR.__dict__, "images": 3000})
+    for reasoned in (base, *(addition.adjust(base, facts) for addition in ADDITIONS.values())):
+        plain = reasoned.config.to_dict()
+        for path in " ".join(reasoned.reasons).split():
+            assert leaf(plain, path) is not None, path
+
+
+def test_help_names_the_recipes():
+    text = field_at(RunConfig, "recipe").help
+    assert all(name in text for name in RECIPES if name != "demo")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("images", [20, 600, 5_000, 50_000, 200_000])
 @pytest.mark.parametrize("side", [16, 28, 64, 224])
 def test_auto_fits_its_budget(device, images, side):
-    config = made("auto", device=device, images=images, side=side)
+    config = chosen("auto", device=device, images=images, side=side)
     assert config.loop.batch_size <= images
     assert not config.augment.mixed or config.loop.batch_size % config.augment.mix_group == 0
     seen = config.schedule.epochs * images
@@ -77,12 +107,12 @@ def test_auto_fits_its_budget(device, images, side):
 
 
 def test_auto_looks_at_mirrors_colours_and_balance():
-    assert made("auto").augment.flip == 0.5
-    assert made("auto", mirrored=False).augment.flip == 0
-    assert made("auto", side=28, channels=1).augment.policy == "none"
-    assert made("auto").augment.policy == "trivial"
-    assert made("auto", imbalance=30).loss.balanced
-    assert not made("auto", imbalance=3).loss.balanced
+    assert chosen("auto").augment.flip == 0.5
+    assert chosen("auto", mirrored=False).augment.flip == 0
+    assert chosen("auto", side=28, channels=1).augment.policy == "none"
+    assert chosen("auto").augment.policy == "trivial"
+    assert chosen("auto", imbalance=30).loss.balanced
+    assert not chosen("auto", imbalance=3).loss.balanced
 
 
 @pytest.fixture(scope="module")
@@ -97,52 +127,134 @@ def photos(tmp_path_factory):
     return folder
 
 
+EPOCHS = "schedule.epochs loop.batch_size"
+
+
 def test_a_plan_says_what_it_chose(photos):
-    made = plan(str(photos), device="cpu")
-    assert made.config.model.name == "cct_4_7x2"
-    assert made.config.data.source == str(photos)
-    assert any("cct_4_7x2" in line for line in made.reasons)
-    assert any("epochs of" in line for line in made.reasons)
+    planned = plan(str(photos), device="cpu")
+    assert planned.config.model.name == "cct_4_7x2"
+    assert planned.config.data.source == str(photos)
+    assert (planned.config.data.image_size, planned.dataset.image_size) == (64, (64, 64))
+    assert planned.dataset.pixels("train").shape[2:] == (64, 64)
+    assert "cct_4_7x2" in planned.reasons["model.name"]
+    assert f"{planned.config.schedule.epochs:g} epochs" in planned.reasons[EPOCHS]
+    assert "64×64" in planned.reasons["data.image_size"]
 
 
-def test_what_is_said_goes_before_the_recipe(photos):
-    config = plan(
+def test_what_is_requested_goes_before_the_recipe(photos):
+    planned = plan(
         str(photos),
         model="swin_tiny_p4",
         epochs=3,
-        drloc=True,
+        drloc="auto",
         seed=5,
         device="cpu",
-        options=DataConfig(image_size=32),
-        changes={"optim": {"lr": 1e-5}, "data": {"val": 0.25}},
-    ).config
+        changes={"optim": {"lr": 1e-5}, "data": {"val": 0.25, "image_size": 32}},
+    )
+    config = planned.config
     assert (config.model.name, config.schedule.epochs, config.seed) == ("swin_tiny_p4", 3, 5)
-    assert (config.loss.drloc, config.optim.lr) == (0.5, 1e-5)
-    assert (config.data.image_size, config.data.val) == (32, 0.25)
+    assert (config.loss.drloc, config.optim.lr) == ("auto", 1e-5)
+    assert (config.data.image_size, config.data.val, config.data.seed) == (32, 0.25, 5)
+    assert planned.dataset.image_size == (32, 32)
     for weight in (0.3, 1.0):
         assert plan(str(photos), drloc=weight, device="cpu").config.loss.drloc == weight
+    assert plan(str(photos), model="auto", device="cpu").config.model.name == "cct_4_7x2"
+
+
+@pytest.mark.parametrize(
+    ("requested", "path"),
+    [
+        ({"schedule": {"epochs": 3}}, EPOCHS),
+        ({"schedule": {"steps": 3}}, EPOCHS),
+        ({"schedule": {"minutes": 3}}, EPOCHS),
+        ({"loop": {"batch_size": 16}}, EPOCHS),
+        ({"model": {"name": "cct_4_7x2"}}, "model.name"),
+        ({"augment": {"flip": 0.0}}, "augment"),
+        ({"data": {"image_size": 32}}, "data.image_size"),
+    ],
+)
+def test_no_reason_for_what_was_overruled(photos, requested, path):
+    assert path in plan(str(photos), device="cpu").reasons
+    assert path not in plan(str(photos), device="cpu", changes=requested).reasons
+
+
+def test_minutes_give_their_own_reason(photos):
+    planned = plan(str(photos), recipe="spt-lsa", minutes=3, device="cpu")
+    assert planned.config.schedule.minutes == 3
+    assert planned.config.schedule.steps is None
+    assert not [path for path in planned.reasons if "steps" in path or "epochs" in path]
+    assert "3 minutes" in planned.reasons["schedule.minutes"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "budget"),
+    [
+        ({"epochs": 3.0}, (3.0, None, None)),
+        ({"steps": 3}, (300.0, 3, None)),
+        ({"minutes": 3.0}, (300.0, None, 3.0)),
+    ],
+)
+def test_the_requested_budget_replaces_the_recipes(photos, requested, budget):
+    changes = {"schedule": requested}
+    schedule = plan(str(photos), recipe="spt-lsa", device="cpu", changes=changes).config.schedule
+    assert (schedule.epochs, schedule.steps, schedule.minutes) == budget
+
+
+def test_a_whole_config_plans_itself(photos):
+    first = plan(str(photos), recipe="drloc", pretrained="timm/swin_tiny_patch4_window7_224")
+    again = plan(changes=first.config.to_dict())
+    assert again.config == first.config
+    assert first.reasons
+    assert not again.reasons
+
+
+def test_fine_tuning_is_a_change_to_any_recipe(photos):
+    name = "timm/swin_tiny_patch4_window7_224"
+    for recipe in ("auto", "spt-lsa", "drloc"):
+        planned = plan(str(photos), recipe=recipe, pretrained=name, drloc="auto", device="cpu")
+        config = planned.config
+        assert (config.model.name, config.model.pretrained) == ("", name)
+        assert (config.optim.lr, config.optim.layer_decay) == (3e-4, 0.75)
+        assert config.schedule.steps is None
+        assert config.augment.policy == "none"
+        assert config.loss.drloc == "auto"
+        assert "val" in planned.dataset.splits
+        assert "model.name" not in planned.reasons
+        assert f"{config.schedule.epochs:g} epochs" in planned.reasons["schedule.epochs"]
+        assert "data.image_size" in planned.reasons
+    named = plan(str(photos), pretrained=name, model="cct_2_3x2", epochs=7, device="cpu")
+    assert named.config.model.name == "cct_2_3x2"
+    assert "schedule.epochs" not in named.reasons
 
 
 def test_papers_train_on_all_images(photos):
     papers = plan(str(photos), recipe="compact", device="cpu")
     assert "val" not in papers.dataset.splits
+    assert papers.config.data.val == 0
     assert "val" in plan(str(photos), device="cpu").dataset.splits
+    wanted = plan(str(photos), recipe="compact", device="cpu", changes={"data": {"val": 0.3}})
+    assert "val" in wanted.dataset.splits
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"recipe": "spt-las"}, "did you mean 'spt-lsa'"),
-        ({"model": "cct_7_3x9"}, "nearest are"),
+        ({"changes": {"recipe": "mine"}}, "there is no recipe 'mine'"),
+        ({"model": "cct_7_3x9"}, "cct_7_3x9"),
         ({"epochs": 1, "minutes": 1}, "not both"),
-        ({"changes": {"optim": {"lrr": 1}}}, "did you mean 'optim.lr'"),
-        ({"changes": {"data": {"sorce": "x"}}}, "did you mean 'data.source'"),
-        ({"device": "tpu"}, "this machine has"),
+        ({"changes": {"schedule": {"epochs": 1, "minutes": 1}}}, "not both"),
+        ({"changes": {"optim": {"lrr": 1}}}, "did you mean 'lr'"),
+        ({"changes": {"data": {"sorce": "x"}}}, "did you mean 'source'"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"drloc": True}, "loss.drloc is True: expected a number"),
     ],
 )
-def test_bad_plans_are_sentences(photos, options, told):
-    with pytest.raises(ValueError, match=told):
+def test_bad_plans_are_sentences(photos, options, message):
+    with pytest.raises(ValueError, match=message):
         plan(str(photos), **options)
+    with pytest.raises(ValueError, match="what shall be trained on"):
+        plan()
 
 
 @pytest.mark.slow
@@ -150,7 +262,7 @@ def test_the_demo_is_as_good_as_it_says(tmp_path):
     """A fixed number of steps; about two minutes on two idle cores."""
     from smallvit import Evaluation, train
 
-    run = train(demo(), out=tmp_path / "demo", shown=False)
+    run = train(plan("fashion-mini", recipe="demo").config, out=tmp_path / "demo", shown=False)
     assert run.info["steps"] * run.config.loop.batch_size < 1e5
     result = Evaluation.from_json((run.folder / "evaluation.json").read_text())
     assert result.accuracy.value >= 0.855

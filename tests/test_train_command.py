@@ -2,18 +2,21 @@
 
 import json
 import logging
+import os
+import re
 import shlex
+import signal
 import sys
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from smallvit.cli import app
-from smallvit.runs import Run
-from smallvit.training import loop
-from smallvit.training.log import Journal
+from smallvit.runs import Run, RunConfig
+from smallvit.training.log import Log
 
 
 @pytest.fixture(scope="module")
@@ -81,33 +84,95 @@ def test_folds(source, tmp_path):
     assert sum(counted) == 96
 
 
-def test_stopping_and_going_on(source, tmp_path, monkeypatch):
-    out = tmp_path / "run"
-    line = f"train {source} --device cpu --set schedule.steps=4 {TINY}"
-    take = loop._take_step
+class StopAfterAnInterval(logging.Handler):
+    """Sends this process SIGTERM when the numbers of an interval are logged."""
 
-    def asked_after_two(job, step):
-        take(job, step)
-        if step == 1:
-            import os
-            import signal
-
+    def emit(self, record):
+        if "images/s" in record.getMessage():
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "_take_step", asked_after_two)
-        done = smallvit(f"{line} --out {out}")
+
+def smallvit_stopped(line):
+    handler = StopAfterAnInterval()
+    logging.getLogger("smallvit").addHandler(handler)
+    try:
+        return smallvit(line)
+    finally:
+        logging.getLogger("smallvit").removeHandler(handler)
+
+
+def test_stopping_and_going_on(source, tmp_path):
+    out = tmp_path / "run"
+    line = (
+        f"train {source} --device cpu --drloc --allow leaks,case --set loop.every=2 "
+        f"--set schedule.steps=4 {TINY}"
+    )
+    done = smallvit_stopped(f"{line} --out {out}")
     assert done.exit_code == 130
     assert Run.open(out).info["status"] == "interrupted"
+    assert Run.open(out).config.loss.drloc == 0.1
     changed = smallvit(f"train --resume --out {out} --model cct_4_3x2 --set optim.lr=1")
     assert "model.name was 'cct_2_3x2' and is 'cct_4_3x2'" in str(changed.exception)
     assert "optim.lr was 0.001 and is 1.0" in str(changed.exception)
+    for option in ("--allow leaks", "--drloc 0.3", "--folds 3", "--image-size 32"):
+        refused = smallvit(f"train --resume --out {out} {option}")
+        assert refused.exit_code != 0
+        assert "a run resumes with the config it began with" in str(refused.exception)
     assert "which run" in smallvit("train --resume").output
-    on = smallvit(f"train --resume --out {out}")
+    on = smallvit(f"{line} --resume --out {out}")  # the same options, --drloc without a number
     assert on.exit_code == 0, on.output
     assert smallvit(f"{line} --out {tmp_path}/whole").exit_code == 0
     weights = [path / "last.safetensors" for path in (out, tmp_path / "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_stopping_and_going_on_with_folds(source, tmp_path):
+    out = tmp_path / "cross"
+    line = (
+        f"train {source} --folds 2 --val 0.2 --minutes 50 --device cpu --set loop.every=1 "
+        f"--set schedule.steps=2 {TINY} --out {out}"
+    )
+    assert smallvit_stopped(line).exit_code == 130
+    refused = smallvit(f"train --resume --out {out} --folds 3")
+    assert "data.folds was 2 and is 3" in str(refused.exception)
+    on = smallvit(f"{line} --resume")
+    assert on.exit_code == 0, on.output
+    assert json.loads((out / "folds.json").read_text())["tested"] == 96
+
+
+def test_the_command_line_goes_before_a_file_and_set_before_both(source, tmp_path):
+    out, file = tmp_path / "run", tmp_path / "config.yaml"
+    file.write_text(f"seed: 1\nmodel: {{name: cct_4_3x2}}\ndata: {{source: {source}, val: 0}}\n")
+    done = smallvit(
+        f"train -c {file} --seed 2 --model cct_2_3x2 --epochs 9 --device cpu "
+        f"--set schedule.steps=1 --set seed=3 {TINY} --out {out}"
+    )
+    assert done.exit_code == 0, done.output
+    config = Run.open(out).config
+    assert (config.seed, config.data.seed, config.model.name) == (3, 2, "cct_2_3x2")
+    assert (config.schedule.steps, config.data.val) == (1, 0)
+    assert config.data.image_size == 16
+    assert "9 epochs" not in done.output
+    assert "model cct_2_3x2" not in done.output
+
+
+def test_images_of_several_sizes_get_the_planned_size(tmp_path):
+    random = np.random.default_rng(0)
+    for number in range(40):
+        folder = tmp_path / "photos" / ("cats" if number % 2 else "dogs")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 255, (20 + number, 30, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    out = tmp_path / "run"
+    done = smallvit(
+        f"train {tmp_path}/photos --device cpu --set schedule.steps=1 {TINY} --out {out} "
+        "--model cct_2_3x2"
+    )
+    assert done.exit_code == 0, done.output
+    assert "images of 64×64 pixels" in done.output
+    run = Run.open(out)
+    assert (run.config.data.image_size, run.image_size) == (64, (64, 64))
+    assert run.dataset().pixels("test").shape[2:] == (64, 64)
 
 
 def test_a_baseline_and_localization_through_the_same_command(source, tmp_path):
@@ -181,27 +246,38 @@ def test_baselines_through_the_same_command(source, tmp_path, name):
     assert Run.open(out).model()(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
 
 
-def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
+def test_lines_stand_above_the_bar(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    journal = Journal(tmp_path / "log.jsonl", steps=10)
-    journal.advance(5, 10)
-    told = {"loss": 1.0, "accuracy": 0.5, "images_per_second": 100.0, "epoch": 1.0}
-    journal.tell_progress(told, {"accuracy": 0.4}, 12)
-    journal._bar.refresh()
-    journal.tell("a line")
-    journal.close()
+    log = Log(Run(tmp_path, RunConfig(), {}), steps=10)
+    log.advance(5, 10)
+    log.show_interval(1.0, {"loss": 1.0, "accuracy": 0.5}, {"accuracy": 0.4}, 100.0, 12)
+    log.tell("a line")
+    log.close()
     shown = capsys.readouterr().err
     assert "loss 1.000" in shown
     assert "a line" in shown
 
 
+def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    line = f"train {source} --device cpu --set schedule.steps=2 {TINY} --out {tmp_path}/run"
+    app(shlex.split(line), standalone_mode=False)
+    shown = capsys.readouterr().err
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", shown)
+    assert re.search(r"training ━+ 100% loss \d\.\d\d\d", plain)
+
+
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("train", "what shall be trained on?"),
         ("train nowhere", "nowhere"),
         ("train {source} --recipe autos", "autos"),
-        ("train {source} --set optim.lr", "no assignment"),
+        ("train {source} --set optim.lr", "write path=value"),
+        ("train {source} --epochs 1 --minutes 1", "not both"),
+        ("train {source} --drloc=much", "loss.drloc is 'much'"),
+        ("audit", "which data"),
         ("train {source} --set optm.lr=1", "did you mean 'optim'"),
         ("train {source} --model cct_7", "there is no model 'cct_7'"),
         ("train {source} --pretrained nowhere.pth", "nowhere.pth"),
@@ -210,7 +286,7 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
         ("train {source} --folds 1", "folds is 1"),
     ],
 )
-def test_what_is_wrong_is_a_sentence(line, told, source):
+def test_what_is_wrong_is_a_sentence(line, message, source):
     done = smallvit(line.format(source=source))
     assert done.exit_code != 0
-    assert told in done.output + str(done.exception)
+    assert message in done.output + str(done.exception)

@@ -18,14 +18,15 @@ def models(
     from rich.console import Console
     from rich.table import Table
 
-    from smallvit.models.registry import count_parameters, list_models, parse_name
+    from smallvit.models.build import count_parameters
+    from smallvit.models.names import find_variant, list_models
 
     names = list_models(pattern)
     if not names:
         raise refusal(f"no model matches {pattern!r}; `smallvit models` lists all")
     table = Table("model", "parameters", "image size", "paper", box=None, pad_edge=False)
     for name in names:
-        variant, _ = parse_name(name)
+        variant = find_variant(name)
         millions = f"{count_parameters(name, num_classes=classes) / 1e6:.2f} M"
         table.add_row(name, millions, f"{variant.image_size} px", variant.paper)
     Console().print(table)

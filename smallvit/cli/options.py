@@ -7,6 +7,7 @@ line in `OPTIONS`.
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -32,7 +33,7 @@ class Option:
             nothing.
         alone: What the option means without a value, if it may stand alone.
         metavar: How its value is called in the help text.
-        help: The help text, if it is not that of the field.
+        help: Its help text, if that is not the field's.
     """
 
     name: str
@@ -125,7 +126,7 @@ class Command(TyperCommand):
         """Puts in what such an option means alone, unless a number follows it."""
         alone = {option.name: option.alone for option in OPTIONS if option.alone is not None}
         words = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip_longest(args, args[1:], fillvalue=""):
             words.append(word)
             if word in alone and following != alone[word] and not _is_number(following):
                 words.append(alone[word])

@@ -14,20 +14,23 @@ def serve(
         typer.Argument(metavar="RUN|FILE", help="A run folder, or an exported .onnx or .pt2 file."),
     ],
     host: Annotated[
-        str, typer.Option(help="The address to listen on; 0.0.0.0 is all of this machine's.")
+        str,
+        typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any free one.")] = 8000,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    max_mb: Annotated[float, typer.Option(help="Megabytes of an upload.")] = 10,
-    max_pixels: Annotated[int, typer.Option(help="Pixels of an image.")] = 50_000_000,
+    max_mb: Annotated[float, typer.Option(help="Largest upload in megabytes.")] = 10,
+    max_pixels: Annotated[int, typer.Option(help="Largest image in pixels.")] = 50_000_000,
     queue: Annotated[int, typer.Option(help="Images that may wait for the model.")] = 16,
-    requests: Annotated[int, typer.Option(help="Predictions at once, uploads included.")] = 64,
-    seconds: Annotated[float, typer.Option(help="Time for a request.")] = 30,
+    requests: Annotated[
+        int, typer.Option(help="Predictions at once, those being uploaded included.")
+    ] = 64,
+    seconds: Annotated[float, typer.Option(help="Longest time for one request.")] = 30,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on.
 
-    POST /predict takes an image; GET /healthz, /metrics and /openapi.json tell the
-    rest. Stop it with Ctrl+C.
+    POST /predict takes an image; GET /healthz, /metrics and /openapi.json are for
+    tools. Stop it with Ctrl+C.
     """
     from smallvit.server import Limits
     from smallvit.server import serve as run_server

@@ -14,7 +14,7 @@ from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
 
 if TYPE_CHECKING:
     from smallvit.recipes import Plan
-    from smallvit.runs import Run
+    from smallvit.runs import Run, RunConfig
 
 _STARTED = time.monotonic()
 
@@ -56,8 +56,10 @@ def train(
 
     On several GPUs: torchrun --nproc-per-node=N -m smallvit train ...
     """
+    from smallvit.config_io import leaf
     from smallvit.recipes import plan
-    from smallvit.runs.config import changes_of, layered, read_changes
+    from smallvit.runs.config import RunConfig, changes_of, layered, read_changes
+    from smallvit.training.distributed import join_world
 
     settings = layered(
         read_changes(config) if config is not None else {},
@@ -66,8 +68,12 @@ def train(
     )
     if resume:
         _resume(out, settings)
-    else:
-        _run(plan(changes=settings, progress=sys.stderr.isatty()), out)
+        return
+    # Under torchrun the first process reads, audits and plans, for all.
+    world = join_world(leaf(settings, "loop.device") or "auto")
+    with world.first():
+        planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
+    _run(planned, world.agree(planned.config if planned else RunConfig()), out)
 
 
 @app.command()
@@ -81,35 +87,41 @@ def demo(
     from smallvit.reporting import report
 
     typer.echo("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
-    run = _train(plan("fashion-mini", recipe="demo"), out)
+    planned = plan("fashion-mini", recipe="demo")
+    run = _train(planned, planned.config, out)
     _show(run)
     typer.echo(f"report {report([run.folder])}")
 
 
-def _run(planned: "Plan", out: Path | None) -> None:
-    """Trains what was planned, once or fold by fold."""
+def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
+    """Trains what was planned, once or fold by fold.
+
+    Args:
+        planned: The plan, in the process that made it.
+        config: Its config, in all processes.
+        out: The run folder.
+    """
     from smallvit.training.folds import train_folds
 
-    if _is_first_process():
-        for reason in planned.reasons.values():
-            typer.echo(reason, err=True)
-    if planned.config.data.folds:
-        _show_folds(train_folds(planned.config, out=out, command=_command()))
-    else:
-        run = _train(planned, out)
-        _show(run)
-        if _is_first_process():
-            typer.echo(f"see why: smallvit report {shlex.quote(str(run.folder))}")
+    for reason in planned.reasons.values() if planned else ():
+        typer.echo(reason, err=True)
+    if config.data.folds:
+        _show_folds(train_folds(config, out=out, command=_command()))
+        return
+    run = _train(planned, config, out)
+    _show(run)
+    if planned:
+        typer.echo(f"see why: smallvit report {shlex.quote(str(run.folder))}")
 
 
-def _train(planned: "Plan", out: Path | None) -> "Run":
+def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Run":
     from smallvit.training import train as run_training
 
     return run_training(
-        planned.config,
+        config,
         out=out,
-        dataset=planned.dataset,
-        found=planned.audit,
+        dataset=planned.dataset if planned else None,
+        audited=planned.audit if planned else None,
         command=_command(),
         started=_STARTED,
     )

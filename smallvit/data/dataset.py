@@ -34,7 +34,8 @@ _VERSION = 2
 class Dataset:
     """Images of known classes, in splits.
 
-    Nothing is decoded before `pixels`; images that do not share a size must be `sized` first.
+    Nothing is decoded until `pixels` is called; images that do not share a size must be `sized`
+    first.
 
     Attributes:
         source: The folder, file or name it was loaded from.
@@ -79,7 +80,7 @@ class Dataset:
 
     @property
     def image_size(self) -> Size:
-        """Height and width of every image, once decoded: as chosen, or the one they share.
+        """Height and width of every decoded image: as chosen, or the one they share.
 
         Raises:
             ValueError: The images have several sizes, and none was chosen.

@@ -13,7 +13,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from smallvit.data.images import Decoded, as_array
-from smallvit.sizes import Fit, Size, check_fit
+from smallvit.sizes import Fit as Fit
+from smallvit.sizes import Size
+from smallvit.sizes import check_fit as check_fit
 
 FILL = 128
 """The grey of letterbox bars: the middle of the range, near zero once images are normalised."""

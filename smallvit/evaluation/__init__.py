@@ -4,7 +4,7 @@
 alone.
 """
 
-from smallvit.evaluation.calibration import fit_temperature
+from smallvit.evaluation.calibration import fit_temperature, flip_average
 from smallvit.evaluation.intervals import Estimate
 from smallvit.evaluation.measure import logits_of, measure
 from smallvit.evaluation.results import Answers, ClassResult, ConfidenceBin, Evaluation
@@ -16,6 +16,7 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "fit_temperature",
+    "flip_average",
     "logits_of",
     "measure",
 ]

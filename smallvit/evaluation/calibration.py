@@ -4,8 +4,10 @@ Guo et al., On Calibration of Modern Neural Networks (2017): logits are divided 
 that minimises the log loss on validation images. No answer changes, only how sure it is.
 """
 
+from collections.abc import Callable
+
 import numpy as np
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Float32, Float64, Int, UInt8
 
 from smallvit.evaluation.metrics import check_labels
 
@@ -38,6 +40,30 @@ def softmax(
     scaled = logits.astype(np.float64) / temperature
     raised = np.exp(scaled - scaled.max(1, keepdims=True))
     return np.asarray(raised / raised.sum(1, keepdims=True))
+
+
+def flip_average(
+    logits_of: Callable[[UInt8[np.ndarray, "N ..."]], Float[np.ndarray, "N K"]],
+    images: UInt8[np.ndarray, "N ..."],
+    axis: int,
+) -> Float32[np.ndarray, "N K"]:
+    """Logits of images and of their mirror images, averaged as probabilities.
+
+    Args:
+        logits_of: From images to finite logits.
+        images: Any images.
+        axis: Along which the width of the images lies.
+
+    Returns:
+        The logarithm of the mean of both probabilities.
+    """
+    plain, mirrored = (_log_softmax(logits_of(view)) for view in (images, np.flip(images, axis)))
+    return (np.logaddexp(plain, mirrored) - np.log(2)).astype(np.float32)
+
+
+def _log_softmax(logits: Float[np.ndarray, "N K"]) -> Float64[np.ndarray, "N K"]:
+    shifted = logits.astype(np.float64) - logits.max(1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
 def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " M"]) -> float:

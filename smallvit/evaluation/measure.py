@@ -1,13 +1,12 @@
 """From a model and images to logits, and from logits to an `Evaluation`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Float32, Int, UInt8
 
-from smallvit.evaluation.calibration import check_logits, softmax
+from smallvit.evaluation.calibration import check_logits, flip_average, softmax
 from smallvit.evaluation.intervals import REPLICATES, Estimate, wilson
 from smallvit.evaluation.metrics import (
     BINS,
@@ -22,7 +21,7 @@ from smallvit.evaluation.results import Answers, ClassResult, ConfidenceBin, Eva
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -39,10 +38,10 @@ def logits_of(
     flip: bool = False,
     precision: Precision | None = None,
 ) -> Float32[np.ndarray, "N K"]:
-    """What a model says of images.
+    """Logits of images.
 
-    The model is moved to the device and runs in eval mode; afterwards its parts are in the modes
-    they were in.
+    The model is moved to the device and runs in evaluation mode; afterwards its modules are in the
+    modes they were in.
 
     Args:
         model: From normalised images to logits.
@@ -51,17 +50,17 @@ def logits_of(
         std: What each channel is divided by, on the same scale.
         batch_size: Images at a time.
         device: Where to run it.
-        flip: Asks for the mirror image too. The result is then the logarithm of the mean of both
-            probabilities.
+        flip: Whether to average with the mirror images; see `flip_average`.
         precision: Of autocast; None and fp32 do without.
 
     Raises:
-        ValueError: There are no images, their channels are not those of the mean, or the model
-            gives what is not finite.
+        ValueError: There are no images, their channels are not those of the mean, or some logits
+            are not finite.
     """
     import torch
 
     from smallvit.augment import normalise
+    from smallvit.models.modes import evaluating
 
     if not len(pixels) or pixels.shape[1] != len(mean) or len(mean) != len(std):
         raise ValueError(
@@ -70,50 +69,27 @@ def logits_of(
         )
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}: allowed is 1 or more")
-    place = torch.device(device)
-    centre, spread = torch.tensor(mean, device=place), torch.tensor(std, device=place)
-    parts = []
-    with _asked(model, place, precision) as answer:
-        for start in range(0, len(pixels), batch_size):
-            batch = torch.from_numpy(np.array(pixels[start : start + batch_size])).to(place)
-            images = normalise(batch, centre, spread)
-            logits = answer(images)
-            if flip:
-                both = torch.stack([logits, answer(images.flip(3))])
-                logits = both.log_softmax(2).logsumexp(0) - float(np.log(2))
-            parts.append(logits)
-    found: Float32[np.ndarray, "N K"] = torch.cat(parts).cpu().numpy()
-    check_logits(found)
-    return found
-
-
-@contextmanager
-def _asked(
-    model: "nn.Module", place: "torch.device", precision: Precision | None
-) -> "Iterator[Callable[[Float[Tensor, 'B C H W']], Float32[Tensor, 'B K']]]":
-    """The model as a function to logits, in eval mode and without gradients for as long."""
-    import torch
-
     if precision not in (None, *get_args(Precision)):
         raise ValueError(
             f"precision is {precision!r}: allowed are {', '.join(get_args(Precision))}"
         )
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision or "fp32")
+    device = torch.device(device)
+    centre, spread = torch.tensor(mean, device=device), torch.tensor(std, device=device)
+    model.to(device)
 
-    def answer(images: "Tensor") -> "Tensor":
-        with torch.autocast(place.type, dtype, enabled=dtype is not None):
-            logits: Tensor = model(images)
-        return logits.float()
+    def run(pixels: UInt8[np.ndarray, "N C H W"]) -> Float32[np.ndarray, "N K"]:
+        batches = []
+        for start in range(0, len(pixels), batch_size):
+            batch = torch.from_numpy(np.array(pixels[start : start + batch_size])).to(device)
+            with torch.autocast(device.type, dtype, enabled=dtype is not None):
+                batches.append(model(normalise(batch, centre, spread)).float())
+        logits: Float32[np.ndarray, "N K"] = torch.cat(batches).cpu().numpy()
+        check_logits(logits)
+        return logits
 
-    modes = [(part, part.training) for part in model.modules()]
-    model.to(place).eval()
-    try:
-        # Not inference_mode: what a model keeps between calls must still work in training.
-        with torch.no_grad():
-            yield answer
-    finally:
-        for part, mode in modes:
-            part.training = mode
+    with evaluating(model):
+        return flip_average(run, pixels, axis=3) if flip else run(pixels)
 
 
 def measure(

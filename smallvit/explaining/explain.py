@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from smallvit.explaining.overlays import overlay
 from smallvit.explaining.probes import receptive_field, temperatures
-from smallvit.explaining.rollout import Shares, carry, steps
+from smallvit.explaining.rollout import Shares, carry
 from smallvit.layers import Features
 from smallvit.layers.pooling import ClassToken, SeqPool
 from smallvit.models.base import Backbone
@@ -136,10 +136,10 @@ def look(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Look:
         else:
             tokens, grid = grid_tokens(parts, features, size)
             logits = parts.forward_head(features)
-    plan = steps(model) if isinstance(model, Backbone) else None
-    if plan is None:
+    if not isinstance(model, Backbone):
         return Look(logits, grid, None, [])
-    return Look(logits, grid, *carry(plan, weights, reading(parts, tokens, grid)))
+    shares = reading(parts, tokens, grid)
+    return Look(logits, grid, *carry(model.attention_stages(), weights, shares))
 
 
 def evidence_for(

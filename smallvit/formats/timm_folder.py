@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 
 from smallvit.files import write_bytes, write_json, write_tensors
-from smallvit.models.build import split_name
-from smallvit.models.registry import MODELS
+from smallvit.models.names import parse_name
 from smallvit.runs.card import KEY, Card
 
 _README = """# {architecture}
@@ -67,17 +66,17 @@ def config(card: Card) -> dict[str, Any]:
         ValueError: timm could not build this model by a name.
     """
     name, options = str(card.model["name"]), dict(card.model["options"])
-    base, addons = split_name(name)
-    if name.partition("+")[0] in MODELS:
+    parts = parse_name(name)
+    if parts.ours:
         from smallvit.models.timm_names import timm_name
 
         architecture = timm_name(name)
         sized = {"img_size": list(card.image_size)}
-    elif name.startswith("timm/") and not addons:
+    elif parts.timm and not parts.addons:
         import timm
 
-        architecture = base.partition(".")[0]
-        known = timm.get_pretrained_cfg(base)
+        architecture = parts.timm.partition(".")[0]
+        known = timm.get_pretrained_cfg(parts.timm)
         sized = {"img_size": list(card.image_size)} if known and known.fixed_input_size else {}
     else:
         raise ValueError(

@@ -13,7 +13,7 @@ from PIL.Image import Image
 from smallvit.data.fit import fit_image
 from smallvit.data.images import Decoded, to_channels
 from smallvit.data.parallel import cores
-from smallvit.evaluation.calibration import check_logits, softmax
+from smallvit.evaluation.calibration import check_logits, flip_average, softmax
 from smallvit.extras import require
 from smallvit.runs.card import KEY, Card
 from smallvit.sizes import Size
@@ -134,14 +134,10 @@ class Predictor:
         self, pixels: UInt8[np.ndarray, "N h w C"], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
         """`logits` of images that went through `prepare` already."""
-        logits = self._ask(pixels)
-        check_logits(logits)
         if flip:
-            mirrored = self._ask(np.ascontiguousarray(pixels[:, :, ::-1]))
-            check_logits(mirrored)
-            mean = (softmax(logits) + softmax(mirrored)) / 2
-            # No probability is so small that its logarithm would not be finite.
-            logits = np.log(np.maximum(mean, np.finfo(np.float64).tiny)).astype(np.float32)
+            return flip_average(self.ask, pixels, axis=2)
+        logits = self._ask(np.ascontiguousarray(pixels))
+        check_logits(logits)
         return logits
 
 

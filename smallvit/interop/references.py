@@ -1,9 +1,9 @@
 """The authors' checkpoints: state dicts in the layouts of the three reference repositories.
 
-A reference key becomes ours by the substitutions of its layout, in order; shapes that differ only
-in how a matrix is written (a linear patch embedding, a 1×1 convolution) are rewritten. Every
-tensor is used, or stands on `DROPPED`, or the call fails and names it. timm's plain ViT layout is
-read too, for the `vit_base`, `vit_large` and `vit_huge` models.
+A reference key becomes ours by the substitutions of its layout, in order; the keys themselves show
+which layout it is. Shapes that differ only in how a matrix is written (a linear patch embedding, a
+1×1 convolution) are rewritten. Every tensor is used, or is listed in `DROPPED`, or the call fails
+and names it. timm's plain ViT layout is read too, for `vit_base`, `vit_large` and `vit_huge`.
 """
 
 import logging
@@ -11,6 +11,7 @@ import math
 import pickle
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,17 @@ from torch import Tensor
 
 from smallvit.layers import resample, sinusoid
 from smallvit.models.base import Backbone
-from smallvit.models.cait import CaiT
-from smallvit.models.cvt import CvT
-from smallvit.models.pit import PiT
-from smallvit.models.registry import create_model, parse_name
-from smallvit.models.swin import Swin
-from smallvit.models.t2t import T2T
-from smallvit.models.vit import ViT
+from smallvit.models.build import create_model, make_config
+from smallvit.models.names import find_variant
+from smallvit.models.parameters import input_sizes
 from smallvit.sizes import Size
+from smallvit.text import some
 
 logger = logging.getLogger(__name__)
 
 #: Tensors a checkpoint may carry and a model does not need, and why.
 DROPPED = {
-    r"tokens_to_token\.norm\.(weight|bias)": "stands in T2T's checkpoints, is never used",
+    r"tokens_to_token\.norm\.(weight|bias)": "in T2T's checkpoints, never used",
     r".*attn_mask": "computed from the grid",
     r".*relative_position_index": "computed from the window",
     r".*num_batches_tracked": "counts training steps only",
@@ -147,14 +145,22 @@ _COMPACT: list[Substitution] = [
     (r"\.self_attn\.", ".attention."),
     (r"\.linear([12])\.", r".mlp.fc\1."),
 ]
-_LAYOUTS: dict[type[Backbone], list[Substitution]] = {
-    ViT: _VIT,
-    CaiT: _CAIT,
-    PiT: _PIT,
-    Swin: _SWIN,
-    T2T: _T2T,
-    CvT: _CVT,
-}
+#: A key that shows a layout, and its substitutions; the first that matches counts.
+_LAYOUTS: list[tuple[str, list[Substitution]]] = [
+    (r"transformer\.layers\.", _VIT),
+    (r"patch_transformer\.", _CAIT),
+    (r"layers\.\d+\.layers\.", _PIT),
+    (r"layers\.\d+\.2\.layers\.", _CVT),
+    (r"layers\.\d+\.blocks\.", _SWIN),
+    (r"tokens_to_token\.", _T2T),
+    # A convolution with a bias cuts patches; those of the compact tokenizer have none.
+    (
+        r"tokenizer\.conv_layers\.0\.0\.bias",
+        [(r"^tokenizer\.conv_layers\.0\.0\.", "tokenizer.proj."), *_COMPACT],
+    ),
+    (r"classifier\.", _COMPACT),
+    (r"patch_embed\.proj\.", _TIMM_VIT),
+]
 
 
 def load_reference(
@@ -176,20 +182,16 @@ def load_reference(
         options: Further options of `create_model`.
 
     Raises:
-        ValueError: The file holds more than tensors, or a tensor does not find its place.
+        ValueError: The file holds more than tensors, or a tensor does not fit into the model.
     """
     raw = unwrap(read_checkpoint(source) if isinstance(source, str | PathLike) else source)
-    variant, _ = parse_name(model)
-    state, origin = _rename(raw, variant.model)
-
-    options = {"num_classes": _classes(state), "image_size": image_size, **options}
-    if variant.model is ViT:
-        options.setdefault("position", _position(state))
-    if variant.model is Swin:
-        options.setdefault("absolute", "positions.table" in state)
+    state, origin = rename(raw)
+    known = {field.name for field in fields(find_variant(model).model.Config)}
+    shown = {name: read(state) for name, read in _SHOWN_BY_TENSORS.items() if name in known}
+    options = {"image_size": image_size, **shown, **options}
     options.setdefault("in_channels", _channels(state, model, options))
     built = create_model(model, **options)
-    built.load_state_dict(_fit(state, origin, built))
+    built.load_state_dict(_rewrite(state, origin, built))
     return built
 
 
@@ -223,21 +225,15 @@ def unwrap(source: Mapping[str, Any]) -> dict[str, Tensor]:
             return unwrap(source[wrapper])
     strange = [key for key, value in source.items() if not isinstance(value, Tensor)]
     if strange or not source:
-        raise ValueError(f"not a state dict: {strange[:3] or 'nothing'} in it is no tensor")
+        raise ValueError(f"not a state dict: {strange[:3] or 'nothing'} in it is not a tensor")
     return {key.removeprefix("module."): value for key, value in source.items()}
 
 
-def _rename(
-    raw: Mapping[str, Tensor], family: type[Backbone]
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Reference names to ours, and ours to theirs; what stands on `DROPPED` is left out."""
-    layout = _LAYOUTS[family]
-    if family is ViT and "patch_embed.proj.weight" in raw:
-        layout = _TIMM_VIT
-    elif family is ViT and any(key.startswith("classifier.") for key in raw):
-        layout = list(_COMPACT)
-        if "tokenizer.conv_layers.0.0.bias" in raw:  # patches, not convolutions
-            layout.insert(0, (r"^tokenizer\.conv_layers\.0\.0\.", "tokenizer.proj."))
+def rename(raw: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors by our names, and for each the name it had; those of `DROPPED` are left out."""
+    layout = next(
+        (steps for pattern, steps in _LAYOUTS if any(re.match(pattern, key) for key in raw)), []
+    )
     state: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
     for key, value in raw.items():
@@ -270,24 +266,30 @@ def _position(state: Mapping[str, Tensor]) -> str:
     return "sine" if torch.allclose(table.float(), fixed, atol=1e-6) else "learned"
 
 
+#: Fields of a config whose value the tensors show.
+_SHOWN_BY_TENSORS: dict[str, Callable[[Mapping[str, Tensor]], Any]] = {
+    "num_classes": _classes,
+    "position": _position,
+    "absolute": lambda state: "positions.table" in state,
+}
+
+
 def _channels(state: Mapping[str, Tensor], model: str, options: Mapping[str, Any]) -> int:
     """Channels from the first tensor whose size depends on them."""
-    with torch.device("meta"):
-        one = create_model(model, in_channels=1, **options).state_dict()
-        two = create_model(model, in_channels=2, **options).state_dict()
-    for key, value in one.items():
-        if value.shape != two[key].shape:
-            if key not in state:
-                raise ValueError(f"no tensor for {key} of {model}: is this a {model} checkpoint?")
-            return max(state[key].numel() // value.numel(), 1)
-    raise AssertionError(f"no tensor of {model} depends on its channels")
+    sizes = input_sizes(find_variant(model).model, make_config(model, **options))
+    key, entries = next(iter(sizes.items()))
+    if key not in state:
+        raise ValueError(f"this is not a checkpoint of {model}: no tensor for {key}")
+    return max(state[key].numel() // entries, 1)
 
 
-def _fit(state: dict[str, Tensor], origin: dict[str, str], model: Backbone) -> dict[str, Tensor]:
-    """Writes each tensor in our shape; fails with everything that does not find its place."""
+def _rewrite(
+    state: dict[str, Tensor], origin: dict[str, str], model: Backbone
+) -> dict[str, Tensor]:
+    """Writes each tensor in our shape; fails with everything that does not fit."""
     target = model.state_dict()
     counters = {key: value for key, value in target.items() if key.endswith("num_batches_tracked")}
-    faults = [f"{origin[key]} has no place in the model" for key in state if key not in target]
+    faults = [f"{origin[key]} is not in the model" for key in state if key not in target]
     missing = [key for key in target if key not in state and key not in counters]
     faults += [f"{key} is not in the checkpoint" for key in missing]
     fitted: dict[str, Tensor] = dict(counters)
@@ -306,8 +308,7 @@ def _fit(state: dict[str, Tensor], origin: dict[str, str], model: Backbone) -> d
             has, needs = tuple(value.shape), tuple(shape)
             faults.append(f"{origin[key]} is {has} and the model's {key} is {needs}")
     if faults:
-        more = f", and {len(faults) - 6} more" if len(faults) > 6 else ""
-        raise ValueError(f"this is no checkpoint of {model.name}: {'; '.join(faults[:6])}{more}")
+        raise ValueError(f"this is not a checkpoint of {model.name}: {some(faults, 6)}")
     return fitted
 
 

@@ -8,6 +8,7 @@ from smallvit.layers.attention import LSA, Attention, TalkingHeads, attend
 from smallvit.layers.blocks import Block, ChannelNorm, DropPath, LayerScale, Mlp, Stack
 from smallvit.layers.convolutional import ConvAttention
 from smallvit.layers.features import Features
+from smallvit.layers.layouts import AttentionLayout, Stage, token_range
 from smallvit.layers.merging import PatchMerging, PiTPooling, SPTPooling
 from smallvit.layers.pooling import ClassToken, MeanPool, SeqPool
 from smallvit.layers.positions import Positions, resample, sinusoid
@@ -19,6 +20,7 @@ __all__ = [
     "LSA",
     "SPT",
     "Attention",
+    "AttentionLayout",
     "Block",
     "ChannelNorm",
     "ClassToken",
@@ -37,6 +39,7 @@ __all__ = [
     "SPTPooling",
     "SeqPool",
     "Stack",
+    "Stage",
     "TalkingHeads",
     "TokenTransformer",
     "WindowAttention",
@@ -45,4 +48,5 @@ __all__ = [
     "shifted_stack",
     "sinusoid",
     "soft_split",
+    "token_range",
 ]

@@ -1,9 +1,11 @@
 """Attention: one softmax(QKᵀ)V for every model, the two halves of LSA as switches.
 
 Locality Self-Attention (arXiv 2112.13492) is attention with two changes, each of use alone:
-a learnable temperature a head (kept as the scale that multiplies the scores), and a diagonal
+one learned temperature per head (kept as the scale that multiplies the scores), and a diagonal
 mask, so that no token attends to itself.
 """
+
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -37,17 +39,17 @@ def attend(
     dropout: float = 0.0,
     weights: list[Tensor] | None = None,
 ) -> Float[Tensor, "B M n e"]:
-    """softmax(scale · q kᵀ + bias) v, the only one in the house.
+    """softmax(scale · q kᵀ + bias) v: the only attention in this package.
 
     Args:
-        scale: A number, or one a head shaped (M, 1, 1).
+        scale: A number, or one per head, shaped (M, 1, 1).
         masked: Sets the diagonal to −∞, after bias and head mixing. A single token keeps its
             diagonal: there is nothing else to attend to.
         bias: Added to the scores; broadcasts to (B, M, n, N).
         talking: Mixes the heads before the mask and after the softmax.
         dropout: Probability of dropping a weight; the caller passes 0 outside training.
-        weights: A list to which the weights are appended, (B, M, n, N). Asking for them takes
-            the plain path instead of the fused kernel.
+        weights: A list to which the weights are appended, (B, M, n, N). With a list the plain
+            path is taken instead of the fused kernel.
     """
     allowed = None
     if masked and q.shape[-2] != k.shape[-2]:
@@ -94,12 +96,18 @@ class MultiHead(nn.Module):
         out_dim: Width of the output; by default dim.
         qkv_bias: Gives the query, key and value projections a bias.
         scale: What the scores are multiplied with; by default head_dim^−½.
-        temperature: Makes the scale a learned parameter, one a head (half of LSA).
-        masked: Hides every token from itself (the other half).
+        temperature: Makes the scale a learned parameter, one per head (half of LSA); by default
+            in `LSA` only.
+        masked: Hides every token from itself (the other half); by default in `LSA` only.
         talking: Mixes the heads before and after the softmax.
         dropout: On the output.
         attn_dropout: On the weights.
+
+    Attributes:
+        initial_scale: The scale before training, which a temperature of 1 stands for.
     """
+
+    local: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -110,8 +118,8 @@ class MultiHead(nn.Module):
         out_dim: int | None = None,
         qkv_bias: bool = False,
         scale: float | None = None,
-        temperature: bool = False,
-        masked: bool = False,
+        temperature: bool | None = None,
+        masked: bool | None = None,
         talking: bool = False,
         dropout: float = 0.0,
         attn_dropout: float = 0.0,
@@ -121,17 +129,18 @@ class MultiHead(nn.Module):
             if dim % num_heads:
                 raise ValueError(f"dim {dim} is not a multiple of num_heads {num_heads}")
             head_dim = dim // num_heads
-        self.num_heads, self.head_dim, self.masked = num_heads, head_dim, masked
+        self.num_heads, self.head_dim = num_heads, head_dim
+        self.masked = self.local if masked is None else masked
         inner = num_heads * head_dim
         self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
         self.talking = TalkingHeads(num_heads) if talking else None
         self.proj = nn.Linear(inner, dim if out_dim is None else out_dim)
         self.dropout = nn.Dropout(dropout)
         self.attn_dropout = attn_dropout
-        start = head_dim**-0.5 if scale is None else scale
-        self.scale: nn.Parameter | float = start
-        if temperature:
-            self.scale = nn.Parameter(torch.full((num_heads,), start))
+        self.initial_scale = head_dim**-0.5 if scale is None else scale
+        self.scale: nn.Parameter | float = self.initial_scale
+        if self.local if temperature is None else temperature:
+            self.scale = nn.Parameter(torch.full((num_heads,), self.initial_scale))
 
     @property
     def head_scale(self) -> Tensor | float:
@@ -139,7 +148,7 @@ class MultiHead(nn.Module):
         return self.scale.view(-1, 1, 1) if isinstance(self.scale, Tensor) else self.scale
 
     def split(self, x: Float[Tensor, "B N MEs"], parts: int) -> tuple[Tensor, ...]:
-        """Cuts a projection into `parts` tensors of heads, each (B, M, N, E)."""
+        """Splits a projection into `parts` tensors of heads, each (B, M, N, E)."""
         heads = x.unflatten(-1, (parts, self.num_heads, self.head_dim))
         return heads.permute(2, 0, 3, 1, 4).unbind(0)
 
@@ -188,38 +197,6 @@ class Attention(MultiHead):
 
 
 class LSA(Attention):
-    """Locality Self-Attention: `Attention` with a learned temperature and a masked diagonal.
+    """Locality Self-Attention: `Attention` with a learned temperature and a masked diagonal."""
 
-    Args:
-        dim: Width of the tokens.
-        num_heads: Number of heads.
-        head_dim: Width of a head; by default dim / num_heads.
-        qkv_bias: Gives the query, key and value projections a bias.
-        temperature: Learns one scale a head, starting at head_dim^−½.
-        masked: Hides every token from itself.
-        dropout: On the output.
-        attn_dropout: On the weights.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        head_dim: int | None = None,
-        qkv_bias: bool = False,
-        temperature: bool = True,
-        masked: bool = True,
-        dropout: float = 0.0,
-        attn_dropout: float = 0.0,
-    ) -> None:
-        super().__init__(
-            dim,
-            num_heads,
-            head_dim=head_dim,
-            qkv_bias=qkv_bias,
-            temperature=temperature,
-            masked=masked,
-            dropout=dropout,
-            attn_dropout=attn_dropout,
-        )
+    local = True

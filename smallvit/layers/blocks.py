@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 Norm = Callable[[int], nn.Module]
 
@@ -13,8 +14,8 @@ class DropPath(nn.Module):
     """Stochastic depth: drops a whole branch for some images of a batch, scales up the rest.
 
     Attributes:
-        draws: One uniform number an image for the next passes, from whoever wants them to be a
-            function of the image's place in the batch; None draws from torch's own generator.
+        draws: One uniform number per image for the next passes, set by whoever wants them to be a
+            function of the image's position in the batch; None draws from torch's own generator.
     """
 
     draws: Tensor | None = None
@@ -35,7 +36,7 @@ class DropPath(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor a channel on a residual branch."""
+    """One learned factor per channel on a residual branch."""
 
     def __init__(self, dim: int, start: float) -> None:
         super().__init__()
@@ -80,16 +81,22 @@ class Block(nn.Module):
     """Attention and MLP, each on a residual branch.
 
     Args:
-        attention: Any attention of this room.
+        attention: Any attention of this package.
         dim: Width of the tokens.
         mlp_ratio: Hidden width of the MLP over dim.
         dropout: Inside and after the MLP.
         drop_path: Stochastic depth on both branches.
-        layer_scale: Starting value of a learned factor a channel; None for no factor.
+        layer_scale: Starting value of one learned factor per channel; None for no factors.
         post_norm: The published compact-transformer block, which normalises the residual stream
             itself after attention: x = x + attn(norm1(x)); x = norm2(x); x = x + mlp(x).
         norm: Makes a norm from a width.
+
+    Attributes:
+        checkpointed: Whether training computes the activations again for the backward pass
+            instead of keeping them (never while the attention weights are asked for).
     """
+
+    checkpointed: bool = False
 
     def __init__(
         self,
@@ -123,9 +130,17 @@ class Block(nn.Module):
         """Applies both branches.
 
         Args:
-            context: Handed to the attention as it is, for layers that attend elsewhere.
+            context: Further arguments of the attention, such as the tokens it attends to.
             weights: A list to which the attention weights are appended.
         """
+        if self.checkpointed and self.training and weights is None and torch.is_grad_enabled():
+            return checkpoint(self.branches, x, *context, use_reentrant=False)
+        return self.branches(x, *context, weights=weights)
+
+    def branches(
+        self, x: Tensor, *context: Tensor, weights: list[Tensor] | None = None
+    ) -> Float[Tensor, "B N D"]:
+        """Attention, then the MLP."""
         y = self.attention(self.norm1(x), *context, weights=weights)
         x = x + self.drop_path1(self.scale1(y))
         if self.post_norm:

@@ -1,9 +1,13 @@
 """Attention whose queries, keys and values come from depthwise convolutions, as in CvT."""
 
+from functools import partial
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers.attention import attend
+from smallvit.layers.layouts import AttentionLayout, token_range
+from smallvit.layers.soft_split import soft_split
 
 
 class ConvProjection(nn.Module):
@@ -50,6 +54,12 @@ class ConvAttention(nn.Module):
         self.proj = nn.Linear(inner, dim)
         self.dropout = nn.Dropout(dropout)
         self.attn_dropout = attn_dropout
+
+    @property
+    def layout(self) -> AttentionLayout:
+        """Every token attends to keys that are made of 3×3 tokens at stride 2."""
+        view = partial(soft_split, kernel=3, stride=2, padding=1)
+        return AttentionLayout(token_range(0, self.grid[0] * self.grid[1]), view=view)
 
     def forward(
         self, x: Float[Tensor, "B N D"], *, weights: list[Tensor] | None = None

@@ -1,4 +1,4 @@
-"""What a backbone returns: tokens on their grid, and one vector an image."""
+"""What a backbone returns: tokens on their grid, and one vector per image."""
 
 from typing import NamedTuple
 

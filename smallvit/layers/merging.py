@@ -1,10 +1,14 @@
-"""Between stages: fewer, wider tokens. All take and return tokens with `prefix` class tokens."""
+"""Between stages: fewer, wider tokens. All take and return tokens with `prefix` class tokens.
+
+`view` shows what each new token is made of, on the grid before (`before`).
+"""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers.tokenizers import SPT, Directions
+from smallvit.layers.soft_split import soft_split
+from smallvit.layers.tokenizers import SPT, Directions, shifted_stack
 
 
 def _as_image(x: Float[Tensor, "B N D"], grid: tuple[int, int]) -> Float[Tensor, "B D h w"]:
@@ -20,6 +24,10 @@ class PatchMerging(nn.Module):
         self.grid = (grid[0] // 2, grid[1] // 2)
         self.norm = nn.LayerNorm(4 * dim)
         self.proj = nn.Linear(4 * dim, 2 * dim, bias=False)
+
+    def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B n s"]:
+        """A token is made of 2×2 tokens."""
+        return soft_split(image, 2, 2, 0)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B n d"]:
         """Neighbours are taken at (row, column) offsets (0,0), (1,0), (0,1), (1,1)."""
@@ -40,10 +48,10 @@ class _PoolingWithClass(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B n d"]:
         """Returns a quarter of the tokens at twice the width."""
-        places = self.pool(_as_image(x[:, self.prefix :], self.before))
+        patches = self.pool(_as_image(x[:, self.prefix :], self.before))
         if self.class_proj is None:
-            return places
-        return torch.cat([self.class_proj(x[:, : self.prefix]), places], 1)
+            return patches
+        return torch.cat([self.class_proj(x[:, : self.prefix]), patches], 1)
 
 
 class PiTPooling(_PoolingWithClass):
@@ -53,6 +61,10 @@ class PiTPooling(_PoolingWithClass):
         super().__init__(dim, grid, (-(-grid[0] // 2), -(-grid[1] // 2)), prefix)
         self.depthwise = nn.Conv2d(dim, 2 * dim, 3, 2, 1, groups=dim)
         self.proj = nn.Linear(2 * dim, 2 * dim)
+
+    def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B n s"]:
+        """A token is made of 3×3 tokens."""
+        return soft_split(image, 3, 2, 1)
 
     def pool(self, image: Float[Tensor, "B D h w"]) -> Float[Tensor, "B n d"]:
         """Halves the grid, rounding up."""
@@ -74,6 +86,10 @@ class SPTPooling(_PoolingWithClass):
             raise ValueError(f"SPT pooling needs an even grid, not {grid[0]}×{grid[1]}")
         super().__init__(dim, grid, (grid[0] // 2, grid[1] // 2), prefix)
         self.spt = SPT(dim, 2 * dim, 2, directions=directions)
+
+    def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B n s"]:
+        """A token is made of 2×2 tokens and of those in the shifted copies."""
+        return soft_split(shifted_stack(image, self.spt.shift, self.spt.directions), 2, 2, 0)
 
     def pool(self, image: Float[Tensor, "B D h w"]) -> Float[Tensor, "B n d"]:
         """Halves the grid."""

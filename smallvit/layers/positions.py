@@ -25,7 +25,7 @@ def resample(
     Args:
         old: Rows and columns the table was made for.
         new: Rows and columns it is needed for.
-        prefix: Leading entries that stand for no place (class tokens) and are kept.
+        prefix: Leading entries of class tokens, which are kept.
     """
     if table.shape[1] != prefix + old[0] * old[1]:
         raise ValueError(
@@ -36,8 +36,8 @@ def resample(
         return table
     image = table[:, prefix:].unflatten(1, old).permute(0, 3, 1, 2)
     image = F.interpolate(image.float(), new, mode="bicubic", antialias=True, align_corners=False)
-    places = image.flatten(2).transpose(1, 2).to(table.dtype)
-    return torch.cat([table[:, :prefix], places], 1)
+    entries = image.flatten(2).transpose(1, 2).to(table.dtype)
+    return torch.cat([table[:, :prefix], entries], 1)
 
 
 class Positions(nn.Module):
@@ -63,6 +63,12 @@ class Positions(nn.Module):
             self.table = nn.Parameter(std * torch.randn(1, tokens, dim))
         elif kind == "sine":
             self.table = nn.Parameter(sinusoid(tokens, dim), requires_grad=False)
+
+    def resampled(self, new: "Positions") -> dict[str, Tensor]:
+        """The tensors of this layer for the grid of another."""
+        if self.table is None:
+            return {}
+        return {"table": resample(self.table.detach(), self.grid, new.grid, self.prefix)}
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Returns the tokens with their positions added."""

@@ -84,7 +84,7 @@ class TokenTransformer(nn.Module):
 
 
 class Performer(nn.Module):
-    """The same place in T2T-ViT-14, with linear attention over random features.
+    """T2T-ViT-14's transformer between two soft splits: linear attention over random features.
 
     There is no similarity matrix, so neither half of LSA applies.
 
@@ -120,8 +120,8 @@ class Performer(nn.Module):
         """Returns tokens of the new width.
 
         Args:
-            weights: A list to which the weights are appended, (B, 1, N, N); they are never made
-                otherwise.
+            weights: A list to which the weights are appended, (B, 1, N, N); without it they are
+                never computed.
         """
         k, q, v = self.kqv(self.norm1(x)).chunk(3, -1)
         k, q = self.features(k), self.features(q)

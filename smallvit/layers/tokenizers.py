@@ -1,6 +1,7 @@
 """From images to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -15,6 +16,14 @@ Directions = Literal["diagonal", "cardinal", "all"]
 _DIAGONAL = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 _CARDINAL = ((-1, 0), (1, 0), (0, -1), (0, 1))
 _OFFSETS = {"diagonal": _DIAGONAL, "cardinal": _CARDINAL, "all": _DIAGONAL + _CARDINAL}
+
+
+def reach(layers: Iterable[tuple[int, int]]) -> int:
+    """The side, in pixels, of what the last of some layers sees; each is a kernel and a stride."""
+    side = jump = 1
+    for kernel, stride in layers:
+        side, jump = side + (kernel - 1) * jump, jump * stride
+    return side
 
 
 def num_views(directions: Directions) -> int:
@@ -57,14 +66,19 @@ def shifted_stack(
 
 
 class PatchTokenizer(nn.Module):
-    """Non-overlapping patches through one linear layer (stored as a convolution)."""
+    """Non-overlapping patches through one linear layer (stored as a convolution).
+
+    Attributes:
+        receptive_field: Side, in pixels, of what a token sees.
+    """
 
     def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
         super().__init__()
+        self.receptive_field = patch_size
         self.proj = nn.Conv2d(in_channels, dim, patch_size, patch_size)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """Returns one token a patch, row by row."""
+        """Returns one token per patch, row by row."""
         return self.proj(images).flatten(2).transpose(1, 2)
 
 
@@ -77,6 +91,9 @@ class SPT(nn.Module):
         patch_size: Side of a patch.
         shift: How far the copies move, as a fraction of the patch, rounded down to pixels.
         directions: Where they move: the four diagonals, the four cardinals, or all eight.
+
+    Attributes:
+        receptive_field: Side, in pixels, of what a token sees.
     """
 
     def __init__(
@@ -91,12 +108,13 @@ class SPT(nn.Module):
         super().__init__()
         self.patch_size, self.directions = patch_size, directions
         self.shift = shift_pixels(shift, patch_size)
+        self.receptive_field = patch_size + 2 * self.shift
         width = num_views(directions) * in_channels * patch_size**2
         self.norm = nn.LayerNorm(width)
         self.proj = nn.Linear(width, dim)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """Returns one token a patch, row by row."""
+        """Returns one token per patch, row by row."""
         p = self.patch_size
         # Each view as (B, h, w, p, p, C) without a copy; one stack then writes every patch once,
         # flattened row, column, view, channel.
@@ -116,12 +134,16 @@ class ConvTokenizer(nn.Module):
         kernel: Side of the convolution kernels.
         layers: How many convolutions; all but the last have 64 channels.
         stride: Stride of the convolutions; each pool halves once more.
+
+    Attributes:
+        receptive_field: Side, in pixels, of what a token sees.
     """
 
     def __init__(
         self, in_channels: int, dim: int, *, kernel: int, layers: int, stride: int
     ) -> None:
         super().__init__()
+        self.receptive_field = reach([(kernel, stride), (3, 2)] * layers)
         widths = [in_channels, *[64] * (layers - 1), dim]
         self.convs = nn.ModuleList(
             nn.Conv2d(a, b, kernel, stride, kernel // 2, bias=False) for a, b in pairwise(widths)
@@ -129,7 +151,7 @@ class ConvTokenizer(nn.Module):
         self.pool = nn.MaxPool2d(3, 2, 1)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """Returns one token a position of the last feature map, row by row."""
+        """Returns one token per position of the last feature map, row by row."""
         x = images
         for conv in self.convs:
             x = F.relu(self.pool(conv(x)))  # the same in either order, and a quarter of the work

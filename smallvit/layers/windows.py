@@ -5,22 +5,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers.attention import MultiHead, attend
+from smallvit.layers.layouts import AttentionLayout
+from smallvit.layers.positions import resample
 
 
 def relative_index(window: tuple[int, int]) -> Tensor:
     """For each pair of tokens of a window, its row in the relative bias table."""
     rows, columns = window
-    place = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
-    offset = place[:, None] - place[None, :] + torch.tensor([rows - 1, columns - 1])
+    position = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+    offset = position[:, None] - position[None, :] + torch.tensor([rows - 1, columns - 1])
     return offset[..., 0] * (2 * columns - 1) + offset[..., 1]
 
 
 def shift_mask(grid: tuple[int, int], window: tuple[int, int], shift: tuple[int, int]) -> Tensor:
-    """−100 between tokens of a rolled window that are no neighbours in the image, else 0."""
+    """−100 between tokens of a rolled window that are not neighbours in the image, else 0."""
 
     def region(size: int, side: int, by: int) -> Tensor:
-        place = torch.arange(size)
-        return (place >= size - side).int() + (place >= size - by).int() if by else place * 0
+        index = torch.arange(size)
+        return (index >= size - side).int() + (index >= size - by).int() if by else index * 0
 
     rows = region(grid[0], window[0], shift[0])
     columns = region(grid[1], window[1], shift[1])
@@ -43,7 +45,7 @@ class WindowAttention(MultiHead):
         window: Side of a window.
         shifted: Rolls the grid by half a window.
         qkv_bias: Gives the query, key and value projections a bias.
-        temperature: Learns one scale a head (half of LSA); it multiplies q·kᵀ only.
+        temperature: Learns one scale per head (half of LSA); it multiplies q·kᵀ only.
         masked: Hides every token from itself (the other half).
         dropout: On the output.
         attn_dropout: On the weights.
@@ -79,7 +81,7 @@ class WindowAttention(MultiHead):
         self.window = (min(window, grid[0]), min(window, grid[1]))
         if grid[0] % self.window[0] or grid[1] % self.window[1]:
             raise ValueError(
-                f"a grid of {grid[0]}×{grid[1]} tokens has no whole windows of {window}"
+                f"a grid of {grid[0]}×{grid[1]} tokens does not divide into windows of {window}"
             )
         by = [
             side // 2 if shifted and size > side else 0
@@ -93,6 +95,21 @@ class WindowAttention(MultiHead):
         self.register_buffer("index", relative_index(self.window), persistent=False)
         mask = shift_mask(grid, self.window, self.shift) if any(by) else None
         self.register_buffer("mask", mask, persistent=False)
+
+    @property
+    def layout(self) -> AttentionLayout:
+        """Every token attends to the tokens of its window."""
+        (rows, columns), (height, width) = self.grid, self.window
+        tokens = torch.arange(rows * columns, device="cpu").view(self.grid)
+        tokens = tokens.roll((-self.shift[0], -self.shift[1]), (0, 1))
+        tokens = tokens.view(rows // height, height, columns // width, width)
+        return AttentionLayout(tokens.transpose(1, 2).flatten(2).flatten(0, 1))
+
+    def resampled(self, new: "WindowAttention") -> dict[str, Tensor]:
+        """The tensors of this layer for the window of another."""
+        old_table, new_table = ((2 * w[0] - 1, 2 * w[1] - 1) for w in (self.window, new.window))
+        table = self.bias_table.detach()[None]
+        return {"bias_table": resample(table, old_table, new_table)[0]}
 
     def bias(self) -> Float[Tensor, "WM n n"]:
         """Relative bias and shift mask, for every window and head."""

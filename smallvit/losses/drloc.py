@@ -1,4 +1,4 @@
-"""Dense relative localization (arXiv 2106.03746): a loss that makes tokens know their places.
+"""Dense relative localization (arXiv 2106.03746): tokens learn where they are in the image.
 
 Pairs of tokens are drawn from the final grid; a small perceptron on both predicts how far apart
 they are. It is a training loss: its perceptron belongs to the loss and never to the model.
@@ -33,7 +33,7 @@ def pool_stride(side: int) -> int:
 class DRLoc(nn.Module):
     """The loss on `Features`.
 
-    Modes: "l1" regresses the two distances; "ce" classifies them, one class an offset, and sums
+    Modes: "l1" regresses the two distances; "ce" classifies them, one class per offset, and sums
     both axes; "cbr" regresses the expectation of that classification, each squared error over
     its variance plus a small multiple of the log variance. The minimum is 0 for l1 and ce, and
     2 · 0.001 · ln(1e-8) ≈ −0.037 for cbr, where all predictions are certain and right.
@@ -42,7 +42,7 @@ class DRLoc(nn.Module):
         dim: Width of the tokens.
         grid: Rows and columns of tokens.
         mode: How distances are predicted.
-        pairs: Pairs drawn an image.
+        pairs: Pairs drawn per image.
         normalised: Divides l1's targets by the grid's side, as in the paper.
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
@@ -94,14 +94,14 @@ class DRLoc(nn.Module):
         """The tokens of each pair, uniform over the grid and independent."""
         tokens = self.grid[0] * self.grid[1]
         shape = (2, batch, self.pairs)
-        where = generator.device if generator is not None else device
-        return torch.randint(tokens, shape, generator=generator, device=where).to(device)
+        source = generator.device if generator is not None else device
+        return torch.randint(tokens, shape, generator=generator, device=source).to(device)
 
     def targets(self, pairs: Int[Tensor, "2 B m"]) -> Int[Tensor, "B m 2"]:
         """How many rows and columns apart the tokens of each pair are."""
         columns = self.grid[1]
-        place = torch.stack([pairs // columns, pairs % columns], -1)
-        return (place[0] - place[1]).abs()
+        positions = torch.stack([pairs // columns, pairs % columns], -1)
+        return (positions[0] - positions[1]).abs()
 
     def compare(
         self, prediction: Float[Tensor, "B m c"], target: Int[Tensor, "B m 2"]
@@ -127,7 +127,7 @@ class DRLoc(nn.Module):
         Args:
             features: From `forward_features` of any backbone with a token grid.
             generator: Where the pairs are drawn from; on any device.
-            pairs: The tokens of each pair, by those who draw them themselves.
+            pairs: The tokens of each pair, where they are drawn elsewhere.
         """
         tokens = self.pool(features)
         if pairs is None:
@@ -140,8 +140,8 @@ class DRLoc(nn.Module):
 def expected_offset(logits: Float[Tensor, "P c"], offset: Int[Tensor, " P"]) -> Float[Tensor, ""]:
     """Regression by expectation with a variance term, mean over pairs."""
     chance = logits.softmax(-1)
-    place = torch.arange(logits.shape[-1], device=logits.device, dtype=chance.dtype)
-    mean = chance @ place
-    variance = (chance * (place - mean[:, None]).square()).sum(-1) + _VARIANCE_EPS
+    offsets = torch.arange(logits.shape[-1], device=logits.device, dtype=chance.dtype)
+    mean = chance @ offsets
+    variance = (chance * (offsets - mean[:, None]).square()).sum(-1) + _VARIANCE_EPS
     error = (mean - offset).square()
     return (error / variance + _VARIANCE_WEIGHT * variance.log()).mean()

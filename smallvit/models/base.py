@@ -1,8 +1,7 @@
-"""What every backbone shares: its config, its checks, and the way from images to logits."""
+"""What every backbone shares: the way from images to logits, and what it states of itself."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -10,138 +9,52 @@ from torch import Tensor, nn
 
 from smallvit.layers import (
     SPT,
+    AttentionLayout,
     Block,
+    ClassToken,
     Features,
+    MeanPool,
     PatchTokenizer,
-    Positions,
-    WindowAttention,
-    resample,
+    Stack,
+    Stage,
     shifted_stack,
+    token_range,
 )
-from smallvit.layers.tokenizers import Directions, num_views, shift_pixels
-from smallvit.sizes import Size, as_size
-
-Stages = tuple[int, ...]
-
-_MAY_BE_ZERO = {"num_classes", "convs", "num_splits"}
-_SHARES = {"dropout", "attn_dropout", "drop_path"}
-
-
-def require_multiple(size: Size, unit: int, why: str) -> None:
-    """Refuses an image size that is no multiple of `unit`, and says which sizes are."""
-    for side in size:
-        if side % unit:
-            near = [n for n in (side // unit * unit, (side // unit + 1) * unit) if n]
-            raise ValueError(
-                f"image_size {size[0]}×{size[1]} does not divide: {why}, so both sides must be "
-                f"multiples of {unit}, such as {' or '.join(map(str, near))}"
-            )
-
-
-def drop_rates(rate: float, depth: int, *, ramp: bool) -> list[float]:
-    """Stochastic depth for each layer: constant, or rising linearly from 0."""
-    if not ramp:
-        return [rate] * depth
-    return [rate * i / max(depth - 1, 1) for i in range(depth)]
-
-
-def _fault(name: str, kind: Any, value: Any) -> str:
-    """What would be allowed where a value is not; else nothing."""
-    if kind is bool:
-        return "" if isinstance(value, bool) else "are True and False"
-    if kind is int:
-        least = 0 if name in _MAY_BE_ZERO else 1
-        good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        return "" if good else f"is a whole number of at least {least}"
-    if kind is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name in _SHARES:
-            return "" if number and 0 <= value < 1 else "is 0 up to below 1"
-        return "" if number and 0 < value < float("inf") else "is a number above 0"
-    if kind == Stages:
-        good = isinstance(value, Sequence) and all(isinstance(n, int) and n > 0 for n in value)
-        return "" if good and value else "are positive whole numbers, one a stage"
-    choices = get_args(kind)
-    if choices and isinstance(choices[0], str) and value not in choices:
-        return f"are {', '.join(choices)}"
-    return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackboneConfig:
-    """The fields every family has.
-
-    Attributes:
-        image_size: Height and width; one number means a square.
-        num_classes: Width of the head; 0 leaves the head out.
-        in_channels: Channels of the images.
-        spt: Shifted patch tokenization wherever the family tokenizes or pools.
-        shift: SPT's shift as a fraction of the patch.
-        directions: SPT's directions.
-        temperature: LSA's learned temperature.
-        masked: LSA's diagonal mask.
-        dropout: After attention and in the MLP.
-        attn_dropout: On the attention weights.
-        drop_path: Stochastic depth.
-    """
-
-    image_size: Size
-    num_classes: int
-    in_channels: int = 3
-    spt: bool = False
-    shift: float = 0.5
-    directions: Directions = "diagonal"
-    temperature: bool = False
-    masked: bool = False
-    dropout: float = 0.0
-    attn_dropout: float = 0.0
-    drop_path: float = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", as_size(self.image_size))
-        for field in fields(self):
-            value = getattr(self, field.name)
-            fault = _fault(field.name, field.type, value)
-            if fault:
-                raise ValueError(f"{field.name} is {value!r}: allowed {fault}")
-        stages = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.type == Stages}
-        if len(set(stages.values())) > 1:
-            told = ", ".join(f"{name} has {count}" for name, count in stages.items())
-            raise ValueError(f"stages differ in number: {told}")
-
-    @property
-    def lsa(self) -> dict[str, Any]:
-        """The two switches as attention layers take them."""
-        return {"temperature": self.temperature, "masked": self.masked}
-
-    @property
-    def dropouts(self) -> dict[str, Any]:
-        """The two dropouts as attention layers take them."""
-        return {"dropout": self.dropout, "attn_dropout": self.attn_dropout}
-
-    @property
-    def stacked_channels(self) -> int:
-        """Channels of what `Backbone.shifted` returns."""
-        return self.in_channels * (num_views(self.directions) if self.spt else 1)
+from smallvit.models.config import BackboneConfig
+from smallvit.sizes import Size
 
 
 class Backbone(nn.Module):
     """Images to `Features` to logits.
 
-    A family builds its parts in `__init__`, sets `config` and `head`, and writes `encode`.
+    A family builds its parts in `__init__`, sets `pool`, `dim`, `grids` and `head`, and writes
+    `encode`. What it states of itself otherwise holds for a tokenizer and stacks of blocks, one
+    per grid, in which all tokens attend to each other unless the attention has a layout.
 
     Attributes:
+        Config: The class of its config.
+        takes_lsa: Whether LSA can be added.
+        between: Name of the list of modules that make the tokens of a stack; the last belongs to
+            the last stack.
+        pool: From the final tokens to the vector that the head reads.
         dim: Width of its features.
-        grid: Rows and columns of its features.
+        grids: Rows and columns of tokens at each stage.
     """
 
     Config: ClassVar[type[BackboneConfig]]
-    local: ClassVar[bool] = True  # whether LSA applies
-    config: Any
+    takes_lsa: ClassVar[bool] = True
+    drloc_weight: ClassVar[float] = 0.1  # λ of dense relative localization in its paper
+    between: ClassVar[str] = ""
+    config: BackboneConfig
+    pool: MeanPool | ClassToken
     dim: int
-    grid: Size
+    grids: list[Size]
     head: nn.Module
     name: str = ""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.config = config
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Images of the right size to features; written by each family."""
@@ -174,52 +87,106 @@ class Backbone(nn.Module):
         self.forward_features(images, weights=weights)
         return weights
 
+    @property
+    def grid(self) -> Size:
+        """Rows and columns of its features."""
+        return self.grids[-1]
+
+    def stacks(self) -> list[tuple[str, Stack, str]]:
+        """Its stacks of blocks, first to last: name, blocks, and what makes their tokens."""
+        stacks = [(name, part) for name, part in self.named_modules() if isinstance(part, Stack)]
+        makers = [f"{self.between}.{i}" for i in range(len(getattr(self, self.between, ())))]
+        makers = [*[""] * (len(stacks) - len(makers)), *makers]
+        return [(*stack, maker) for stack, maker in zip(stacks, makers, strict=True)]
+
+    def attention_stages(self) -> list[Stage]:
+        """Which tokens attend to which, with one layout per attention, first to last."""
+        stages: list[Stage] = []
+        for grid, (_, blocks, maker) in zip(self.grids, self.stacks(), strict=True):
+            everything = self.all_tokens(grid)
+            layouts = [getattr(block.attention, "layout", everything) for block in blocks]
+            view: Any = self.get_submodule(maker).view if maker and stages else None
+            stages.append(Stage(grid, layouts, view))
+        return stages
+
+    def all_tokens(self, grid: Size) -> AttentionLayout:
+        """Attention of all tokens on a grid, class tokens too."""
+        return AttentionLayout(token_range(0, self.pool.prefix + grid[0] * grid[1]))
+
+    @property
+    def receptive_field(self) -> int:
+        """The side, in pixels, of what one token sees as it leaves the tokenizer."""
+        tokenizer: Any = self.tokenizer
+        return tokenizer.receptive_field + 2 * self.config.stack_shift
+
+    def parameter_layers(self) -> list[tuple[str, ...]]:
+        """Names of the parts of each layer, from the images on.
+
+        The first holds the tokenizer, positions and class token, then each block is a layer, with
+        what makes its tokens in front of it. What is not named belongs to the head, the last.
+        """
+        layers: list[tuple[str, ...]] = [("tokenizer", "positions", "pool.token")]
+        for name, blocks, maker in self.stacks():
+            if maker and len(layers) == 1:
+                layers[0] = (*layers[0], maker)
+                maker = ""
+            for index in range(len(blocks)):
+                block = f"{name}.{index}"
+                layers.append((maker, block) if maker and not index else (block,))
+        return layers
+
+    def compensate_channels(self, state: dict[str, Tensor], factor: float) -> None:
+        """Adapts, in place, what else depends on the number of channels, now `factor` times it."""
+
     def make_tokenizer(
-        self, dim: int, plain: type[PatchTokenizer] = PatchTokenizer
+        self, dim: int, patch_size: int, plain: type[PatchTokenizer] = PatchTokenizer
     ) -> SPT | PatchTokenizer:
         """Shifted patches, or plain ones."""
         config = self.config
         if not config.spt:
-            return plain(config.in_channels, dim, config.patch_size)
-        options = {"shift": config.shift, "directions": config.directions}
-        return SPT(config.in_channels, dim, config.patch_size, **options)
+            return plain(config.in_channels, dim, patch_size)
+        return SPT(
+            config.in_channels,
+            dim,
+            patch_size,
+            shift=config.shift,
+            directions=config.directions,
+        )
 
     def make_block(self, attention: nn.Module, dim: int, drop_path: float, **options: Any) -> Block:
         """A block with the config's MLP and dropout; options are those of `Block`."""
         ratio, dropout = self.config.mlp_ratio, self.config.dropout
         return Block(attention, dim, ratio, dropout=dropout, drop_path=drop_path, **options)
 
-    def make_head(self, dim: int, grid: Size) -> nn.Module:
-        """Notes what the features are; returns the head, or nothing where there are no classes."""
-        self.dim, self.grid = dim, grid
+    def make_head(self) -> nn.Module:
+        """The head, or nothing where there are no classes."""
         classes = self.config.num_classes
-        return nn.Linear(dim, classes) if classes else nn.Identity()
+        return nn.Linear(self.dim, classes) if classes else nn.Identity()
 
-    def shifted(self, images: Float[Tensor, "B C H W"], stride: int) -> Float[Tensor, "B c H W"]:
-        """The stack that SPT puts in front of a convolution or soft split of that stride."""
-        if not self.config.spt:
-            return images
-        shift = shift_pixels(self.config.shift, stride)
-        return shifted_stack(images, shift, self.config.directions)
+    def shifted(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B c H W"]:
+        """The stack that SPT puts in front of a convolution or soft split."""
+        shift = self.config.stack_shift
+        return shifted_stack(images, shift, self.config.directions) if shift else images
 
     def resized(self, image_size: int | Size) -> "Backbone":
         """This model for another image size: same weights, positions resampled to its grid."""
-        new = type(self)(replace(self.config, image_size=as_size(image_size)))
+        new = type(self)(self.config.resized(image_size))
         new.name = self.name
         state = self.state_dict()
         for (key, old_part), new_part in zip(self.named_modules(), new.modules(), strict=True):
-            if isinstance(old_part, Positions) and isinstance(new_part, Positions):
-                table = f"{key}.table"
-                if table in state:
-                    grids = old_part.grid, new_part.grid
-                    state[table] = resample(state[table], *grids, old_part.prefix)
-            elif isinstance(old_part, WindowAttention) and isinstance(new_part, WindowAttention):
-                table = f"{key}.bias_table"
-                old, to = ((2 * w[0] - 1, 2 * w[1] - 1) for w in (old_part.window, new_part.window))
-                state[table] = resample(state[table][None], old, to)[0]
+            resample: Any = getattr(old_part, "resampled", None)
+            if resample is not None:
+                state |= {f"{key}.{name}": value for name, value in resample(new_part).items()}
         new.load_state_dict(state)
         reference = next(self.parameters())
         return new.to(reference).train(self.training)
+
+
+def drop_rates(rate: float, depth: int, *, ramp: bool) -> list[float]:
+    """Stochastic depth for each layer: constant, or rising linearly from 0."""
+    if not ramp:
+        return [rate] * depth
+    return [rate * i / max(depth - 1, 1) for i in range(depth)]
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ class CifarResNet(nn.Module):
     """The ResNet of section 4.2 of arXiv 1512.03385, for images of about 32 pixels.
 
     Args:
-        depth: 6 n + 2 layers make n blocks a stage.
+        depth: 6 n + 2 layers make n blocks per stage.
         num_classes: Width of the head.
         in_channels: Channels of the images.
         width: Channels of the first stage; they double twice.
@@ -59,22 +59,27 @@ class CifarResNet(nn.Module):
         self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
         self.bn = nn.BatchNorm2d(width)
         self.stages = nn.ModuleList()
-        before = width
+        channels_before = width
         for stage in range(3):
             channels = width * 2**stage
             strides = [1 if stage == 0 else 2, *[1] * ((depth - 2) // 6 - 1)]
             blocks = []
             for stride in strides:
-                blocks.append(BasicBlock(before, channels, stride))
-                before = channels
+                blocks.append(BasicBlock(channels_before, channels, stride))
+                channels_before = channels
             self.stages.append(nn.Sequential(*blocks))
-        self.num_features = before
-        self.head = nn.Linear(before, num_classes) if num_classes else nn.Identity()
+        self.num_features = channels_before
+        self.head = nn.Linear(channels_before, num_classes) if num_classes else nn.Identity()
         for part in self.modules():
             if isinstance(part, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
         if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.bias)
+
+    def parameter_layers(self) -> list[tuple[str, ...]]:
+        """Names of the parts of each layer, from the images on; the rest belongs with the head."""
+        blocks = [name for name, part in self.named_modules() if isinstance(part, BasicBlock)]
+        return [("stem", "bn"), *((name,) for name in blocks)]
 
     def forward_features(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """The last feature map."""
@@ -160,8 +165,8 @@ def make_baseline(
     try:
         return BASELINES[name](**sizes, **(options or {}))
     except TypeError as error:
-        given = ", ".join(options or {})
-        raise ValueError(f"{name} does not take all of the options {given}: {error}") from error
+        listed = ", ".join(options or {})
+        raise ValueError(f"{name} does not take all of the options {listed}: {error}") from error
 
 
 def stem_options(name: str, image_size: Size) -> dict[str, Any]:

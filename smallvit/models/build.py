@@ -1,90 +1,71 @@
 """From any name to a model: ours, a baseline's, or timm's."""
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+import torch
 from torch import nn
 
 from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES, make_baseline, stem_options
-from smallvit.models.registry import MODELS, create_model, parse_name
+from smallvit.models.config import BackboneConfig
+from smallvit.models.names import ADDONS, Name, check_name, find_variant, parse_name
 from smallvit.sizes import Size, as_size
+from smallvit.text import nearest
 
-PREFIX = "timm/"
-ADDONS = ("spt", "lsa")
-
-
-def split_name(name: str) -> tuple[str, tuple[str, ...]]:
-    """Timm's name and our add-ons from `timm/NAME+spt+lsa`."""
-    base, *addons = name.removeprefix(PREFIX).split("+")
-    if addons != [addon for addon in ADDONS if addon in addons]:
-        raise ValueError(f"{name!r}: add-ons are +spt, +lsa, +spt+lsa, in this order and no others")
-    return base, tuple(addons)
+_SIZES = ("num_classes", "image_size", "in_channels")
 
 
-def join_name(base: str, addons: tuple[str, ...]) -> str:
-    """`timm/NAME+spt+lsa` from its parts."""
-    return "+".join([PREFIX + base, *(addon for addon in ADDONS if addon in addons)])
-
-
-def known(base: str) -> str:
-    """The name, if timm knows it.
-
-    Raises:
-        ValueError: It does not; the sentence has the nearest names.
-    """
-    import timm
-
-    if not timm.is_model(base):
-        plain = base.partition(".")[0]
-        near = difflib.get_close_matches(plain, timm.list_models(), n=3, cutoff=0.5)
-        hint = f"the nearest are {', '.join(near)}" if near else "timm.list_models() lists all"
-        raise ValueError(f"timm has no model {base!r}; {hint}")
-    return base
-
-
-def make_timm(
+def create_model(
     name: str,
     *,
     num_classes: int,
-    image_size: Size,
-    in_channels: int,
-    options: Mapping[str, Any],
-) -> nn.Module:
-    """An untrained timm model, with SPT and LSA if its name asks for them.
+    image_size: int | Size,
+    in_channels: int = 3,
+    **options: Any,
+) -> Backbone:
+    """Builds one of our models by name.
 
-    An SPT branch stands beside the embedding, as for a trained model, so that weights fit both.
+    Args:
+        name: A name of `list_models()`, with `+spt`, `+lsa` or `+spt+lsa` behind it if wanted.
+        num_classes: Width of the head; 0 leaves it out.
+        image_size: One number, or (height, width).
+        in_channels: Channels of the images.
+        options: Any field of the family's config, such as `drop_path=0.2`, `position="sine"` or
+            `masked=False`.
 
     Raises:
-        ValueError: timm does not know the name, or cannot build it so.
+        ValueError: A name, option or value is not known, or the size does not divide.
     """
-    import timm
-
-    base, addons = split_name(name)
-    config = timm.get_pretrained_cfg(known(base))
-    sized = {"img_size": image_size} if config is not None and config.fixed_input_size else {}
-    given = {"num_classes": num_classes, "in_chans": in_channels, **sized, **options}
-    try:
-        model: nn.Module = timm.create_model(base, pretrained=False, **given)
-    except Exception as error:  # whatever timm's many constructors make of an option
-        told = ", ".join(f"{key}={value!r}" for key, value in given.items())
-        raise ValueError(f"timm could not build {base} with {told}: {error}") from error
-    return add(model, base, spt="spt" in addons, lsa="lsa" in addons)
+    sizes = {"num_classes": num_classes, "image_size": image_size, "in_channels": in_channels}
+    model = find_variant(name).model(make_config(name, **sizes, **options))
+    model.name = name
+    return model
 
 
-def add(model: nn.Module, name: str, *, spt: bool, lsa: bool) -> nn.Module:
-    """The model with SPT and LSA, as a sentence where that is impossible."""
-    if not (spt or lsa):
-        return model
-    from smallvit.models.localize import localize
+def make_config(name: str, **options: Any) -> BackboneConfig:
+    """The config of one of our models; the arguments are those of `create_model`."""
+    variant = find_variant(name)
+    known = [field.name for field in fields(variant.model.Config)]
+    for option in options:
+        if option not in known:
+            near = nearest(option, known) or f"; it knows {', '.join(known)}"
+            raise ValueError(f"{name} has no option {option!r}{near}")
+    return variant.model.Config(**{**variant.options, **_addon_options(name), **options})
 
-    try:
-        return localize(model, spt=spt, lsa=lsa)
-    except TypeError as error:
-        raise ValueError(f"{name}: {error}") from error
+
+def _addon_options(name: str) -> dict[str, Any]:
+    return {key: value for addon in parse_name(name).addons for key, value in ADDONS[addon].items()}
+
+
+def count_parameters(name: str, *, num_classes: int) -> int:
+    """How many parameters one of our models has at its paper's size; allocates none."""
+    with torch.device("meta"):
+        size = find_variant(name).image_size
+        model = create_model(name, num_classes=num_classes, image_size=size)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def make_model(
@@ -109,25 +90,63 @@ def make_model(
         ValueError: A name, option or value is not known, or the size does not divide.
     """
     size, options = as_size(image_size), dict(options or {})
-    wanted: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels}
-    wanted["image_size"] = size
-    if is_ours(name):
+    sizes: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels}
+    sizes["image_size"] = size
+    parts = check_name(name)
+    if parts.ours:
         # JSON and YAML have no tuples.
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return create_model(name, **wanted, **options)
-    if name in BASELINES:
+        return create_model(name, **sizes, **options)
+    if parts.base in BASELINES:
         options = stem_options(name, size) | options
-        model = make_baseline(name, **wanted, options=options)
-    elif name.startswith("timm/"):
-        model = make_timm(name, **wanted, options=options)
+        model = make_baseline(name, **sizes, options=options)
     else:
-        names = [*MODELS, *BASELINES]
-        near = difflib.get_close_matches(name.partition("+")[0], names, n=3, cutoff=0.4)
-        hint = f"the nearest are {', '.join(near)}" if near else "list_models() lists ours"
-        raise ValueError(
-            f"there is no model {name!r}; {hint}, and timm's models are written timm/NAME"
-        )
-    return described(model, name, wanted, options)
+        model = _make_timm(parts, **sizes, options=options)
+    return with_description(model, name, sizes, options)
+
+
+def _make_timm(
+    name: Name,
+    *,
+    num_classes: int,
+    image_size: Size,
+    in_channels: int,
+    options: Mapping[str, Any],
+) -> nn.Module:
+    """An untrained timm model with its add-ons.
+
+    An SPT branch stands beside the embedding, as for a trained model, so that weights fit both.
+
+    Raises:
+        ValueError: timm cannot build it so.
+    """
+    import timm
+
+    config = timm.get_pretrained_cfg(name.timm)
+    sized = {"img_size": image_size} if config is not None and config.fixed_input_size else {}
+    keywords = {"num_classes": num_classes, "in_chans": in_channels, **sized, **options}
+    try:
+        model: nn.Module = timm.create_model(name.timm, pretrained=False, **keywords)
+    except Exception as error:  # whatever timm's many constructors make of an option
+        listed = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
+        raise ValueError(f"timm could not build {name.timm} with {listed}: {error}") from error
+    return add_to_timm(model, name.timm, name.addons)
+
+
+def add_to_timm(model: nn.Module, name: str, addons: tuple[str, ...]) -> nn.Module:
+    """A timm model with SPT or LSA added.
+
+    Raises:
+        ValueError: That is impossible for this model.
+    """
+    if not addons:
+        return model
+    from smallvit.models.localize import localize
+
+    try:
+        return localize(model, spt="spt" in addons, lsa="lsa" in addons)
+    except TypeError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
@@ -136,37 +155,29 @@ def describe(model: nn.Module) -> dict[str, Any]:
     Raises:
         ValueError: The model was built elsewhere.
     """
-    kept = getattr(model, "description", None)
-    if kept is None:
+    description = getattr(model, "description", None)
+    if description is None:
         if not isinstance(model, Backbone):
             raise ValueError(f"a {type(model).__name__} that make_model did not build has no name")
-        sizes = {key: getattr(model.config, key) for key in ("num_classes", "in_channels")}
-        sizes["image_size"] = model.config.image_size
-        kept = {"name": model.name, "options": own_options(model), **sizes}
-    plain: dict[str, Any] = json.loads(json.dumps(kept))
+        sizes = {key: getattr(model.config, key) for key in _SIZES}
+        options = config_options(model.name, model.config)
+        description = {"name": model.name, "options": options, **sizes}
+    plain: dict[str, Any] = json.loads(json.dumps(description))
     return plain
 
 
-def described(
-    model: Any, name: str, wanted: Mapping[str, Any], options: Mapping[str, Any]
+def with_description(
+    model: Any, name: str, sizes: Mapping[str, Any], options: Mapping[str, Any]
 ) -> nn.Module:
-    """The model, which now says how it was built."""
-    model.description = {"name": name, "options": dict(options), **wanted}
+    """The model, which now carries how it was built."""
+    model.description = {"name": name, "options": dict(options), **sizes}
     described: nn.Module = model
     return described
 
 
-def is_ours(name: str) -> bool:
-    """Whether a name is one of `list_models()`, with or without add-ons."""
-    return name.partition("+")[0] in MODELS
-
-
-def own_options(model: Backbone) -> dict[str, Any]:
-    """The options of `create_model` that are not what its name says anyway."""
-    variant, addons = parse_name(model.name)
-    usual = {f.name: f.default for f in fields(model.config) if f.default is not MISSING}
-    usual |= {**variant.options, **addons}
-    given = {f.name: getattr(model.config, f.name) for f in fields(model.config)}
-    for key in ("image_size", "num_classes", "in_channels"):
-        del given[key]
-    return {key: value for key, value in given.items() if key not in usual or usual[key] != value}
+def config_options(name: str, config: BackboneConfig) -> dict[str, Any]:
+    """The options of `create_model` that this name does not imply."""
+    implied = {f.name: f.default for f in fields(config) if f.default is not MISSING}
+    implied |= {**find_variant(name).options, **_addon_options(name)}
+    values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in _SIZES}
+    return {k: value for k, value in values.items() if k not in implied or implied[k] != value}

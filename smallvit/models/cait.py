@@ -13,15 +13,19 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers import Attention, Block, ClassToken, Features, Positions, Stack
-from smallvit.models.base import (
-    SPT_LSA,
-    Backbone,
-    BackboneConfig,
-    Variant,
-    init_linear,
-    require_multiple,
+from smallvit.layers import (
+    Attention,
+    AttentionLayout,
+    Block,
+    ClassToken,
+    Features,
+    Positions,
+    Stack,
+    Stage,
+    token_range,
 )
+from smallvit.models.base import SPT_LSA, Backbone, Variant, init_linear
+from smallvit.models.config import BackboneConfig, patch_grid
 from smallvit.sizes import Size
 
 
@@ -35,7 +39,6 @@ class CaiTConfig(BackboneConfig):
         class_depth: Number of class layers.
         num_heads: Number of heads.
         head_dim: Width of a head.
-        mlp_ratio: Hidden width of the MLP over dim.
         patch_size: Side of a patch.
     """
 
@@ -44,19 +47,16 @@ class CaiTConfig(BackboneConfig):
     class_depth: int
     num_heads: int
     head_dim: int
-    mlp_ratio: float
     patch_size: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        why = f"patches are {self.patch_size} pixels wide"
-        require_multiple(self.image_size, self.patch_size, why)
+        patch_grid(self.image_size, self.patch_size)
 
     @property
     def grid(self) -> Size:
         """Rows and columns of tokens."""
-        height, width = self.image_size
-        return height // self.patch_size, width // self.patch_size
+        return patch_grid(self.image_size, self.patch_size)
 
 
 def layer_scale(layer: int) -> float:
@@ -65,22 +65,24 @@ def layer_scale(layer: int) -> float:
 
 
 class CaiT(Backbone):
-    """Patch layers without a class token, then layers in which only the class token asks."""
+    """Patch layers without a class token, then layers in which only the class token has queries."""
 
     Config = CaiTConfig
+    config: CaiTConfig
+    pool: ClassToken
 
     def __init__(self, config: CaiTConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         dim = config.dim
-        self.tokenizer = self.make_tokenizer(dim)
+        self.tokenizer = self.make_tokenizer(dim, config.patch_size)
         self.positions = Positions("learned", config.grid, dim, std=1.0)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = Stack(self._block(i, masked=config.masked) for i in range(config.depth))
         self.pool = ClassToken(dim)
         self.class_blocks = Stack(self._block(i, masked=False) for i in range(config.class_depth))
         self.norm = nn.LayerNorm(dim)
-        self.head = self.make_head(dim, config.grid)
+        self.dim, self.grids = dim, [config.grid]
+        self.head = self.make_head()
         self.apply(partial(init_linear, xavier=True))
         nn.init.normal_(self.pool.token)
 
@@ -102,9 +104,16 @@ class CaiT(Backbone):
         """Patch layers, then class layers; tokens are the patches as class layers see them."""
         x = self.dropout(self.positions(self.tokenizer(images)))
         x = self.blocks(x, weights=weights)
-        asking = self.pool.prepend(x)[:, :1]
-        asking = self.class_blocks(asking, x, weights=weights)
-        return Features(x, self.grid, self.norm(self.pool(asking)))
+        token = self.pool.prepend(x)[:, :1]
+        token = self.class_blocks(token, x, weights=weights)
+        return Features(x, self.grid, self.norm(self.pool(token)))
+
+    def attention_stages(self) -> list[Stage]:
+        """Patches among themselves, then the class token to the patches."""
+        patches = token_range(1, self.grid[0] * self.grid[1])
+        first = [AttentionLayout(patches)] * len(self.blocks)
+        then = [AttentionLayout(token_range(0, 1), patches)] * len(self.class_blocks)
+        return [Stage(self.grid, [*first, *then])]
 
 
 _CAIT_24: dict[str, Any] = {

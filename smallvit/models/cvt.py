@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers import Block, ChannelNorm, ConvAttention, Features, MeanPool, Stack
-from smallvit.models.base import DRLOC, Backbone, BackboneConfig, Stages, Variant, drop_rates
+from smallvit.layers import (
+    Block,
+    ChannelNorm,
+    ConvAttention,
+    Features,
+    MeanPool,
+    Stack,
+    soft_split,
+)
+from smallvit.models.base import DRLOC, Backbone, Variant, drop_rates
+from smallvit.models.config import BackboneConfig, Stages
 from smallvit.sizes import Size
 
 
@@ -27,7 +36,6 @@ class CvTConfig(BackboneConfig):
         kernels: Kernel of each embedding.
         strides: Stride of each embedding.
         head_dim: Width of a head.
-        mlp_ratio: Hidden width of the MLP over the stage's width.
     """
 
     dims: Stages
@@ -36,7 +44,6 @@ class CvTConfig(BackboneConfig):
     kernels: Stages
     strides: Stages
     head_dim: int
-    mlp_ratio: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,17 +53,32 @@ class CvTConfig(BackboneConfig):
                 "keys differ in number and there is no diagonal to mask"
             )
 
+    @property
+    def stack_stride(self) -> int:
+        """The shifted stack feeds the first embedding."""
+        return self.strides[0]
+
+    @property
+    def first_conv(self) -> str | None:
+        """The convolution that reads the image."""
+        return None if self.spt else "embeddings.0.conv"
+
 
 class Embedding(nn.Module):
     """A strided convolution and a norm over channels; tokens in and out, on a grid."""
 
     def __init__(self, in_channels: int, dim: int, kernel: int, stride: int) -> None:
         super().__init__()
+        self.kernel, self.stride = kernel, stride
         self.conv = nn.Conv2d(in_channels, dim, kernel, stride, kernel // 2)
         self.norm = ChannelNorm(dim)
 
+    def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N s"]:
+        """What each token is made of."""
+        return soft_split(image, self.kernel, self.stride, self.kernel // 2)
+
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """Returns one token a position, row by row."""
+        """Returns one token per position, row by row."""
         return self.norm(self.conv(image).flatten(2).transpose(1, 2))
 
 
@@ -64,15 +86,16 @@ class CvT(Backbone):
     """The convolutional vision transformer."""
 
     Config = CvTConfig
-    local = False
+    takes_lsa = False
+    between = "embeddings"
+    config: CvTConfig
 
     def __init__(self, config: CvTConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         width = config.stacked_channels
         grid = config.image_size
         rates = iter(drop_rates(config.drop_path, sum(config.depths), ramp=True))
-        self.grids: list[Size] = []
+        self.grids = []
         self.embeddings = nn.ModuleList()
         self.stages = nn.ModuleList()
         plan = zip(
@@ -91,7 +114,8 @@ class CvT(Backbone):
             self.grids.append(grid)
             width = dim
         self.pool = MeanPool()
-        self.head = self.make_head(width, grid)
+        self.dim = width
+        self.head = self.make_head()
 
     def _block(self, dim: int, num_heads: int, grid: Size, rate: float) -> Block:
         config = self.config
@@ -102,11 +126,16 @@ class CvT(Backbone):
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Stages; nothing is normalised after the last block."""
-        image = self.shifted(images, self.config.strides[0])
+        image = self.shifted(images)
         for embedding, stage, grid in zip(self.embeddings, self.stages, self.grids, strict=True):
             x = stage(embedding(image), weights=weights)
             image = x.transpose(1, 2).unflatten(2, grid)
         return Features(x, self.grid, self.pool(x))
+
+    @property
+    def receptive_field(self) -> int:
+        """The side, in pixels, of what one token sees as it leaves the first embedding."""
+        return self.config.kernels[0] + 2 * self.config.stack_shift
 
 
 VARIANTS = {

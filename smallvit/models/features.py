@@ -1,7 +1,5 @@
 """`Features` and logits in one pass, from any backbone: ours, the baselines, timm's."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +8,7 @@ from torch import Tensor, nn
 
 from smallvit.layers import Features
 from smallvit.models.base import Backbone
+from smallvit.models.modes import evaluating
 from smallvit.sizes import Size, as_size
 
 
@@ -19,12 +18,12 @@ def features_of(
     """Tokens on their grid, the vector the head reads, and the logits.
 
     Our models give them themselves. timm's transformers give tokens, whose class tokens are left
-    out; Swin and CNNs give a map, whose places are the tokens.
+    out; Swin and CNNs give a map, whose positions are the tokens.
 
     Raises:
         ValueError: The model shows no grid of tokens.
     """
-    # Ours in timm's clothes return a tensor, as all of timm's do.
+    # Ours under timm's names return a tensor, as all of timm's do.
     if isinstance(model, Backbone) and not hasattr(model, "forward_head"):
         features = model.forward_features(images)
         return features, model.head(features.pooled)
@@ -54,8 +53,8 @@ def grid_tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
     kind = type(model).__name__
     if isinstance(x, Tensor) and x.ndim == 4:
         last = getattr(model, "output_fmt", "NCHW") == "NHWC"
-        places = x if last else x.permute(0, 2, 3, 1)
-        return places.flatten(1, 2), (places.shape[1], places.shape[2])
+        image = x if last else x.permute(0, 2, 3, 1)
+        return image.flatten(1, 2), (image.shape[1], image.shape[2])
     if isinstance(x, Tensor) and x.ndim == 3:
         grid = _grid(model, size)
         count = grid[0] * grid[1] if grid else 0
@@ -81,20 +80,6 @@ def _grid(model: Any, size: Size) -> Size | None:
     return None if grid is None else (int(grid[0]), int(grid[1]))
 
 
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients, and everything as it was afterwards."""
-    modes = [(part, part.training) for part in model.modules()]
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    model.eval()
-    try:
-        with torch.random.fork_rng(list(devices)), torch.no_grad():
-            yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
-
-
 def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) -> tuple[int, Size]:
     """Width and grid of a model's features, found by one image; the model stays as it was.
 
@@ -106,7 +91,7 @@ def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) ->
     size = (in_channels, *as_size(image_size))
     ramp = torch.linspace(-1, 1, size[0] * size[1] * size[2]).view(1, *size)
     image = ramp.to(reference.device, reference.dtype)
-    with _undisturbed(model):
+    with evaluating(model, fork_rng=True):
         features, logits = features_of(model, image)
         if not torch.allclose(logits, model(image), rtol=1e-3, atol=1e-4):
             raise ValueError(

@@ -1,11 +1,11 @@
-"""timm's layers, localized: what `localize` puts in their places.
+"""timm's layers, localized: what `localize` puts in their stead.
 
-Each is a subclass of the layer it stands for, so that tensors keep their names and whatever is not
+Each is a subclass of the layer it replaces, so that tensors keep their names and whatever is not
 said here stays timm's. The similarity matrix with its scale and mask, and the shifted patches, are
 this package's own.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,17 +21,34 @@ from torch import Tensor, nn
 
 from smallvit.layers import SPT, TalkingHeads, attend
 
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def recast(part: nn.Module, kind: type[Part]) -> Part:
+    """A timm module as a subclass of its class, with the same tensors and settings.
+
+    It is restored as pickle restores one: the constructor would draw new weights.
+    """
+    module = kind.__new__(kind)
+    module.__setstate__(part.__dict__)
+    return module
+
 
 class LocalLayer(nn.Module):
-    """What localized attentions share: timm's number `scale` may be a parameter, one a head."""
+    """What localized attentions share: timm's number `scale` may be a parameter, one per head.
+
+    Attributes:
+        initial_scale: The scale before training, which a temperature of 1 stands for.
+    """
 
     masked: bool
     scale: nn.Parameter | float
+    initial_scale: float
     num_heads: int
     attn_drop: nn.Dropout
 
     def heads(self, x: Float[Tensor, "B N MEs"], parts: int) -> tuple[Tensor, ...]:
-        """Cuts a projection into `parts` tensors of heads, each (B, M, N, E)."""
+        """Splits a projection into `parts` tensors of heads, each (B, M, N, E)."""
         return x.unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
     @property
@@ -146,7 +163,7 @@ class LocalWindowAttention(LocalLayer, WindowAttention):
         """Tokens attend inside their windows.
 
         Args:
-            mask: Added to the scores, one a window of an image.
+            mask: Added to the scores, one per window of an image.
             weights: A list to which the weights are appended, (B · windows, M, n, n).
         """
         q, k, v = self.heads(self.qkv(x), 3)
@@ -173,7 +190,7 @@ class SPTMap(SPT):
         in_channels: Channels of the map.
         dim: Channels of the new map.
         patch_size: Side of a patch.
-        padded: Fills up the last patches with zeros instead of leaving out what is no whole patch.
+        padded: Fills up the last patches with zeros instead of leaving out incomplete patches.
         options: Further arguments of `SPT`.
     """
 
@@ -184,7 +201,7 @@ class SPTMap(SPT):
         self.padded = padded
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """Returns one vector a patch."""
+        """Returns one vector per patch."""
         p = self.patch_size
         bottom, right = -images.shape[2] % p, -images.shape[3] % p
         if self.padded and (bottom or right):
@@ -197,7 +214,7 @@ class SPTMerging(SPTMap):
     """The same with channels last, as Swin keeps its maps."""
 
     def forward(self, images: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
-        """Returns one vector a patch."""
+        """Returns one vector per patch."""
         return super().forward(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 

@@ -26,6 +26,7 @@ from smallvit.models.local_layers import (
     ShiftedPooling,
     SPTMap,
     SPTMerging,
+    recast,
 )
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -60,7 +61,7 @@ def localize(
         spt: Shifted patch tokenization: in the patch embedding, in Swin's patch merging too; in
             PiT, whose overlapping stem stays, in the pooling layers only.
         lsa: Both halves of locality self-attention, unless one is set by itself.
-        temperature: Learns the scale of the scores, one a head; it starts at the old scale.
+        temperature: Learns the scale of the scores, one per head; it starts at the old scale.
         masked: Hides every token from itself. CaiT's class layers have no diagonal.
         start: "pretrained" keeps each embedding and adds an SPT branch whose projection starts at
             zero, so that the model computes at first what it did; "fresh" replaces the embedding
@@ -81,7 +82,7 @@ def localize(
     masked = lsa if masked is None else masked
     if temperature or masked:
         for name, block in blocks.items():
-            _localize_block(name, block, temperature=temperature, masked=masked)
+            _localize_block(model, name, block, temperature=temperature, masked=masked)
     if spt:
         _add_spt(model, fresh=start == "fresh", shift=shift, directions=directions)
     return model
@@ -94,10 +95,10 @@ def attention_maps(model: nn.Module, images: Float[Tensor, "B C H W"]) -> list[T
         raise ValueError("no attention of this model is localized: it shows no weights")
     weights: list[Tensor] = []
 
-    def ask(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def pass_list(_: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {**kwargs, "weights": weights}
 
-    hooks = [part.register_forward_pre_hook(ask, with_kwargs=True) for part in local]
+    hooks = [part.register_forward_pre_hook(pass_list, with_kwargs=True) for part in local]
     try:
         model(images)
     finally:
@@ -129,24 +130,26 @@ def _blocks(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def _localize_block(name: str, block: nn.Module, *, temperature: bool, masked: bool) -> None:
+def _localize_block(
+    model: nn.Module, name: str, block: nn.Module, *, temperature: bool, masked: bool
+) -> None:
     """Every attention of a block becomes local; one that is not understood is refused."""
     # `num_heads` marks an attention, also where a block computes it by itself.
-    found = [part for part in block.modules() if hasattr(part, "num_heads")]
-    strange = [type(part).__name__ for part in found if type(part) not in LOCAL]
-    if strange or not found:
+    attentions = {k: part for k, part in block.named_modules() if hasattr(part, "num_heads")}
+    strange = [type(part).__name__ for part in attentions.values() if type(part) not in LOCAL]
+    if strange or not attentions:
         raise ValueError(
             f"{name} is a {type(block).__name__} with {', '.join(strange) or 'no attention'}: "
             f"LSA knows {', '.join(known.__name__ for known in LOCAL)}"
         )
-    for part in found:
-        attention: Any = part
-        attention.__class__ = LOCAL[type(attention)]
-        attention.masked = masked and not isinstance(attention, LocalClassAttention)
+    for path, part in attentions.items():
+        local: Any = recast(part, LOCAL[type(part)])
+        local.masked = masked and not isinstance(local, LocalClassAttention)
+        local.initial_scale = local.scale
         if temperature:
-            weight, value = attention.proj.weight, attention.scale
-            del attention.scale
-            attention.scale = nn.Parameter(weight.new_full((attention.num_heads,), value))
+            start = local.proj.weight.new_full((local.num_heads,), local.scale)
+            local.scale = nn.Parameter(start)
+        model.set_submodule(f"{name}.{path}", local)
 
 
 def _add_spt(model: Any, *, fresh: bool, shift: float, directions: Directions) -> None:
@@ -154,16 +157,17 @@ def _add_spt(model: Any, *, fresh: bool, shift: float, directions: Directions) -
     if isinstance(model, PoolingVisionTransformer):
         for stage in model.transformers:
             if stage.pool is not None:
-                _shift_pooling(stage.pool, fresh, directions)
+                _shift_pooling(stage, fresh, directions)
         return
-    _shift_embedding(model.patch_embed, fresh, shift, directions)
+    _shift_embedding(model, fresh, shift, directions)
     if isinstance(model, SwinTransformer):
         for stage in model.layers:
             if not isinstance(stage.downsample, nn.Identity):
                 _shift_merging(stage, fresh, directions)
 
 
-def _shift_embedding(embed: Any, fresh: bool, shift: float, directions: Directions) -> None:
+def _shift_embedding(model: Any, fresh: bool, shift: float, directions: Directions) -> None:
+    embed = model.patch_embed
     kind, conv = type(embed), getattr(embed, "proj", None)
     if kind is not PatchEmbed or not isinstance(conv, nn.Conv2d):
         raise ValueError(
@@ -178,13 +182,14 @@ def _shift_embedding(embed: Any, fresh: bool, shift: float, directions: Directio
         conv.in_channels, conv.out_channels, height, padded=embed.dynamic_img_pad, **options
     )
     _start(spt, embed, conv.weight, fresh=fresh)
-    embed.__class__ = ShiftedPatchEmbed
-    embed.spt = None if fresh else spt
+    model.patch_embed = recast(embed, ShiftedPatchEmbed)
+    model.patch_embed.spt = None if fresh else spt
     if fresh:
-        embed.proj, embed.norm = spt, nn.Identity()
+        model.patch_embed.proj, model.patch_embed.norm = spt, nn.Identity()
 
 
-def _shift_pooling(pool: Any, fresh: bool, directions: Directions) -> None:
+def _shift_pooling(stage: Any, fresh: bool, directions: Directions) -> None:
+    pool = stage.pool
     kind, conv = type(pool), getattr(pool, "conv", None)
     if kind is not Pooling or not isinstance(conv, nn.Conv2d) or conv.stride != (2, 2):
         raise ValueError(f"a pooling layer is {pool}: SPT replaces PiT's pooling at stride 2 only")
@@ -193,7 +198,8 @@ def _shift_pooling(pool: Any, fresh: bool, directions: Directions) -> None:
     if fresh:
         pool.conv = spt
     else:
-        pool.__class__, pool.spt = ShiftedPooling, spt
+        stage.pool = recast(pool, ShiftedPooling)
+        stage.pool.spt = spt
 
 
 def _shift_merging(stage: Any, fresh: bool, directions: Directions) -> None:
@@ -206,7 +212,8 @@ def _shift_merging(stage: Any, fresh: bool, directions: Directions) -> None:
     if fresh:
         stage.downsample = spt
     else:
-        merging.__class__, merging.spt = ShiftedMerging, spt
+        stage.downsample = recast(merging, ShiftedMerging)
+        stage.downsample.spt = spt
 
 
 def _start(spt: SPT, old: nn.Module, like: Tensor, *, fresh: bool) -> None:

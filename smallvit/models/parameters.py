@@ -1,22 +1,22 @@
-"""Parameters by their layer: for learning rates that decay with depth, and for freezing."""
+"""Parameters by their layer and by what they read: for learning rates, freezing and transfer."""
 
-import re
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
 
+import torch
 from torch import nn
 
 from smallvit.models.base import Backbone
-from smallvit.models.baselines import CifarResNet
+from smallvit.models.config import BackboneConfig
 
 #: What weight decay leaves alone, by the last part of a parameter's name: positions, relative
 #: biases, class tokens and temperatures; ours first, then timm's.
-_UNDECAYED = {
+UNDECAYED = {
     *("table", "bias_table", "token", "scale"),
     *("cls_token", "dist_token", "reg_token", "pos_embed", "absolute_pos_embed"),
     *("relative_position_bias_table",),
 }
-_BETWEEN = ("mergings", "poolings")
 
 
 def depths(model: nn.Module) -> tuple[dict[str, int], int]:
@@ -28,47 +28,31 @@ def depths(model: nn.Module) -> tuple[dict[str, int], int]:
     Raises:
         ValueError: The model says nothing about its layers.
     """
-    if isinstance(model, Backbone | CifarResNet):
-        return _ours(model)
-    found: dict[str, int] = {}
-    timms: Any = model
+    stated: Any = model
+    names = [name for name, _ in model.named_parameters()]
+    if hasattr(model, "parameter_layers"):
+        layers = stated.parameter_layers()
+        parts = {part: number for number, layer in enumerate(layers) for part in layer}
+        return {name: _layer(name, parts, len(layers)) for name in names}, len(layers)
+    groups: dict[str, int] = {}
     if hasattr(model, "group_matcher"):
         from timm.models import group_parameters
 
-        found = group_parameters(model, timms.group_matcher(coarse=False), reverse=True)
-    numbers = {old: new for new, old in enumerate(sorted(set(found.values())))}
+        groups = group_parameters(model, stated.group_matcher(coarse=False), reverse=True)
+    numbers = {old: new for new, old in enumerate(sorted(set(groups.values())))}
     if len(numbers) < 2:
         raise ValueError(
             f"a {type(model).__name__} does not say which parameters form a layer (timm's "
             "group_matcher): train it without layer-wise decay and without frozen layers"
         )
-    layers = {name: numbers[found[name]] for name, _ in model.named_parameters()}
-    return layers, max(layers.values())
+    return {name: numbers[groups[name]] for name in names}, len(numbers) - 1
 
 
-def _ours(model: nn.Module) -> tuple[dict[str, int], int]:
-    """Blocks counted in the order they run, whichever lists they stand in."""
-    starts: dict[str, int] = {}
-    count = 1
-    parts: Any = model
-    for stage, blocks in enumerate(getattr(parts, "stages", ())):
-        starts[f"stages.{stage}"] = count
-        count += len(blocks)
-    for stack in ("blocks", "class_blocks"):
-        if hasattr(parts, stack):
-            starts[stack] = count
-            count += len(getattr(parts, stack))
-    return {name: _layer(name, starts, count) for name, _ in model.named_parameters()}, count
-
-
-def _layer(name: str, starts: dict[str, int], last: int) -> int:
-    if match := re.match(r"(stages\.\d+|blocks|class_blocks)\.(\d+)\.", name):
-        return starts[match[1]] + int(match[2])
-    if match := re.match(r"(mergings|poolings|embeddings)\.(\d+)\.", name):
-        stage = int(match[2]) + (match[1] in _BETWEEN)
-        return starts[f"stages.{stage}"] if stage else 0
-    first = name.startswith(("tokenizer.", "positions.", "stem.", "bn.")) or name == "pool.token"
-    return 0 if first else last
+def _layer(name: str, parts: dict[str, int], last: int) -> int:
+    """The number of the part that a parameter is in; the last where none is named."""
+    pieces = name.split(".")
+    prefixes = (".".join(pieces[:count]) for count in range(len(pieces), 0, -1))
+    return next((parts[prefix] for prefix in prefixes if prefix in parts), last)
 
 
 def frozen_below(model: nn.Module, layer: int) -> set[str]:
@@ -90,14 +74,21 @@ def undecayed(model: nn.Module) -> set[str]:
     """The parameters that get no weight decay by default.
 
     Norms, biases and layer scales (all that have one axis), positions, relative biases, class
-    tokens, temperatures, and whatever a timm model names itself.
+    tokens, temperatures, and what a model's own `no_weight_decay` names.
     """
-    own: Any = getattr(model, "no_weight_decay", set)
-    patterns = own()
+    named_by_model: Any = getattr(model, "no_weight_decay", set)
+    patterns = named_by_model()
     return {
         name
         for name, parameter in model.named_parameters()
         if parameter.ndim <= 1
-        or name.rpartition(".")[2] in _UNDECAYED
+        or name.rpartition(".")[2] in UNDECAYED
         or any(fnmatch(name, pattern) for pattern in patterns)
     }
+
+
+def input_sizes(model: type[Backbone], config: BackboneConfig) -> dict[str, int]:
+    """Entries per channel of the image, for each tensor whose size depends on the channels."""
+    with torch.device("meta"):
+        one, two = (model(replace(config, in_channels=n)).state_dict() for n in (1, 2))
+    return {key: value.numel() for key, value in one.items() if value.shape != two[key].shape}

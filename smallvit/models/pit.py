@@ -20,15 +20,8 @@ from smallvit.layers import (
     SPTPooling,
     Stack,
 )
-from smallvit.models.base import (
-    SPT_LSA,
-    Backbone,
-    BackboneConfig,
-    Stages,
-    Variant,
-    init_linear,
-    require_multiple,
-)
+from smallvit.models.base import SPT_LSA, Backbone, Variant, init_linear
+from smallvit.models.config import BackboneConfig, Stages, patch_grid, require_multiple
 from smallvit.sizes import Size
 
 
@@ -40,48 +33,45 @@ class PiTConfig(BackboneConfig):
         dim: Width of the first stage.
         depths: Blocks of each stage.
         num_heads: Heads of each stage.
-        mlp_ratio: Hidden width of the MLP over the stage's width.
         patch_size: Side of a patch.
     """
 
     dim: int
     depths: Stages
     num_heads: Stages
-    mlp_ratio: float
     patch_size: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.spt:
-            unit = self.patch_size * 2 ** (len(self.depths) - 1)
-            why = (
-                f"patches of {self.patch_size} pixels are pooled by 2 {len(self.depths) - 1} times"
-            )
-        else:
-            unit, why = self.patch_size, f"patches are {self.patch_size} pixels wide"
-        require_multiple(self.image_size, unit, why)
+        times = len(self.depths) - 1
+        if self.spt:  # whose pooling does not round up
+            why = f"patches of {self.patch_size} pixels are pooled by 2 {times} times"
+            require_multiple(self.image_size, self.patch_size * 2**times, why)
+        patch_grid(self.image_size, self.patch_size)
 
     @property
     def grid(self) -> Size:
         """Rows and columns of the first stage."""
-        height, width = self.image_size
-        return height // self.patch_size, width // self.patch_size
+        return patch_grid(self.image_size, self.patch_size)
 
 
 class PiT(Backbone):
     """The pooling transformer."""
 
     Config = PiTConfig
+    between = "poolings"
+    config: PiTConfig
+    pool: ClassToken
 
     def __init__(self, config: PiTConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         dim, grid = config.dim, config.grid
-        self.tokenizer = self.make_tokenizer(dim)
+        self.tokenizer = self.make_tokenizer(dim, config.patch_size)
         self.pool = ClassToken(dim)
         self.positions = Positions("learned", grid, dim, prefix=1, std=1.0)
         self.dropout = nn.Dropout(config.dropout)
         self.stages = nn.ModuleList()
+        self.grids = []
         self.poolings = nn.ModuleList()
         for depth, num_heads in zip(config.depths, config.num_heads, strict=True):
             if self.stages:
@@ -94,8 +84,10 @@ class PiT(Backbone):
                 dim, grid = 2 * dim, pooling.grid
             blocks = [self._block(dim, num_heads) for _ in range(depth)]
             self.stages.append(Stack(blocks))
+            self.grids.append(grid)
         self.norm = nn.LayerNorm(dim)
-        self.head = self.make_head(dim, grid)
+        self.dim = dim
+        self.head = self.make_head()
         self.apply(partial(init_linear, xavier=True))
         nn.init.normal_(self.pool.token)
 

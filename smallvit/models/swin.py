@@ -23,17 +23,8 @@ from smallvit.layers import (
     Stack,
     WindowAttention,
 )
-from smallvit.models.base import (
-    DRLOC,
-    SPT_LSA,
-    Backbone,
-    BackboneConfig,
-    Stages,
-    Variant,
-    drop_rates,
-    init_linear,
-    require_multiple,
-)
+from smallvit.models.base import DRLOC, SPT_LSA, Backbone, Variant, drop_rates, init_linear
+from smallvit.models.config import BackboneConfig, Stages, patch_grid, require_multiple
 from smallvit.sizes import Size
 
 
@@ -45,7 +36,6 @@ class SwinConfig(BackboneConfig):
         dim: Width of the first stage.
         depths: Blocks of each stage.
         num_heads: Heads of each stage.
-        mlp_ratio: Hidden width of the MLP over the stage's width.
         patch_size: Side of a patch.
         window: Side of a window, in tokens.
         absolute: Adds a learned absolute position table too.
@@ -55,7 +45,6 @@ class SwinConfig(BackboneConfig):
     dim: int
     depths: Stages
     num_heads: Stages
-    mlp_ratio: float
     patch_size: int
     window: int
     absolute: bool = False
@@ -86,8 +75,7 @@ class SwinConfig(BackboneConfig):
     @property
     def grid(self) -> Size:
         """Rows and columns of the first stage."""
-        height, width = self.image_size
-        return height // self.patch_size, width // self.patch_size
+        return patch_grid(self.image_size, self.patch_size)
 
 
 class PatchEmbedding(PatchTokenizer):
@@ -98,7 +86,7 @@ class PatchEmbedding(PatchTokenizer):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """Returns one token a patch, row by row."""
+        """Returns one token per patch, row by row."""
         return self.norm(super().forward(images))
 
 
@@ -106,16 +94,19 @@ class Swin(Backbone):
     """The shifted-window transformer."""
 
     Config = SwinConfig
+    between = "mergings"
+    drloc_weight = 0.5
+    config: SwinConfig
 
     def __init__(self, config: SwinConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         dim, grid = config.dim, config.grid
-        self.tokenizer = self.make_tokenizer(dim, PatchEmbedding)
+        self.tokenizer = self.make_tokenizer(dim, config.patch_size, PatchEmbedding)
         self.positions = Positions("learned" if config.absolute else "none", grid, dim)
         self.dropout = nn.Dropout(config.dropout)
         rates = iter(drop_rates(config.drop_path, sum(config.depths), ramp=config.ramp))
         self.stages = nn.ModuleList()
+        self.grids = []
         self.mergings = nn.ModuleList()
         for depth, num_heads in zip(config.depths, config.num_heads, strict=True):
             if self.stages:
@@ -128,9 +119,11 @@ class Swin(Backbone):
                 dim, grid = 2 * dim, merging.grid
             blocks = [self._block(dim, num_heads, grid, i, next(rates)) for i in range(depth)]
             self.stages.append(Stack(blocks))
+            self.grids.append(grid)
         self.norm = nn.LayerNorm(dim)
         self.pool = MeanPool()
-        self.head = self.make_head(dim, grid)
+        self.dim = dim
+        self.head = self.make_head()
         self.apply(partial(init_linear, xavier=False))
 
     def _block(self, dim: int, num_heads: int, grid: Size, index: int, rate: float) -> Block:

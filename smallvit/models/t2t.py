@@ -7,32 +7,29 @@ Deliberate differences from the reference code:
 - `+lsa` on T2T-ViT-14 leaves its performers as they are: they have no similarity matrix.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import (
     Attention,
+    AttentionLayout,
     ClassToken,
     Features,
     Performer,
     Positions,
     Stack,
+    Stage,
     TokenTransformer,
     soft_split,
+    token_range,
 )
-from smallvit.models.base import (
-    DRLOC,
-    SPT_LSA,
-    Backbone,
-    BackboneConfig,
-    Variant,
-    drop_rates,
-    init_linear,
-    require_multiple,
-)
+from smallvit.layers.tokenizers import reach
+from smallvit.models.base import DRLOC, SPT_LSA, Backbone, Variant, drop_rates, init_linear
+from smallvit.models.config import BackboneConfig, Count, require_multiple
 from smallvit.sizes import Size
 
 _SMALL_SPLIT = (3, 2, 1)
@@ -47,7 +44,6 @@ class T2TConfig(BackboneConfig):
         dim: Width of the encoder.
         depth: Number of its blocks.
         num_heads: Number of heads.
-        mlp_ratio: Hidden width of the MLP over dim.
         token_dim: Width of the transformers between splits.
         first_split: Kernel, stride and padding of the first split; the others are 3, 2, 1.
         num_splits: How many; 0 chooses two for images up to 48 pixels and three above.
@@ -58,10 +54,9 @@ class T2TConfig(BackboneConfig):
     dim: int
     depth: int
     num_heads: int
-    mlp_ratio: float
     token_dim: int = 64
     first_split: tuple[int, int, int] = _SMALL_SPLIT
-    num_splits: int = 0
+    num_splits: Count = 0
     performers: bool = False
     ramp: bool = False
 
@@ -89,6 +84,26 @@ class T2TConfig(BackboneConfig):
             grids.append((height, width))
         return grids[1:]
 
+    @property
+    def stack_stride(self) -> int:
+        """The shifted stack feeds the first soft split."""
+        return self.first_split[1]
+
+    @property
+    def first_conv(self) -> str | None:
+        """None: a soft split reads the image."""
+        return None
+
+    @property
+    def entries_per_channel(self) -> int:
+        """A soft split puts the pixels of one channel side by side."""
+        return self.first_split[0] ** 2
+
+    def resized(self, image_size: int | Size) -> Self:
+        """For another image size with as many soft splits, which could follow the size."""
+        new, count = super().resized(image_size), len(self.splits)
+        return new if len(new.splits) == count else replace(new, num_splits=count)
+
 
 class SoftSplits(nn.Module):
     """All soft splits, the transformers between them, and the projection to the encoder."""
@@ -96,6 +111,8 @@ class SoftSplits(nn.Module):
     def __init__(self, config: T2TConfig) -> None:
         super().__init__()
         self.splits, self.grids = config.splits, config.grids
+        # Through the transformers between the splits a token sees everything; they are left out.
+        self.receptive_field = reach((kernel, stride) for kernel, stride, _ in self.splits)
         width = config.stacked_channels
         self.transformers = nn.ModuleList()
         for kernel, _, _ in self.splits[:-1]:
@@ -129,10 +146,11 @@ class T2T(Backbone):
     """The tokens-to-token transformer."""
 
     Config = T2TConfig
+    config: T2TConfig
+    pool: ClassToken
 
     def __init__(self, config: T2TConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         dim = config.dim
         self.tokenizer = SoftSplits(config)
         self.pool = ClassToken(dim)
@@ -145,17 +163,31 @@ class T2T(Backbone):
             for rate in drop_rates(config.drop_path, config.depth, ramp=config.ramp)
         )
         self.norm = nn.LayerNorm(dim)
-        self.head = self.make_head(dim, config.grids[-1])
+        self.dim, self.grids = dim, config.grids
+        self.head = self.make_head()
         self.apply(partial(init_linear, xavier=False))
         nn.init.trunc_normal_(self.pool.token, std=0.02)
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Soft splits, blocks, norm, class token."""
-        images = self.shifted(images, self.config.first_split[1])
-        x = self.pool.prepend(self.tokenizer(images, weights=weights))
+        x = self.pool.prepend(self.tokenizer(self.shifted(images), weights=weights))
         x = self.dropout(self.positions(x))
         x = self.norm(self.blocks(x, weights=weights))
         return Features(x[:, 1:], self.grid, self.pool(x))
+
+    def attention_stages(self) -> list[Stage]:
+        """Patches among themselves after each soft split but the last, then all tokens."""
+        early = [[AttentionLayout(token_range(1, h * w))] for h, w in self.grids[:-1]]
+        layouts = [*early, [self.all_tokens(self.grid)] * len(self.blocks)]
+        splits = self.config.splits[1:]
+        later = [partial(soft_split, kernel=k, stride=s, padding=p) for k, s, p in splits]
+        return list(map(Stage, self.grids, layouts, [None, *later]))
+
+    def compensate_channels(self, state: dict[str, Tensor], factor: float) -> None:
+        """The scale of the first transformer follows the width of its input; its queries adapt."""
+        key = "tokenizer.transformers.0.attention.qkv.weight"
+        if key in state and not self.config.temperature:
+            state[key][: len(state[key]) // 3] *= factor**0.5
 
 
 VARIANTS = {

@@ -5,9 +5,11 @@ model of ours, and every add-on combination, with timm: `cct_7_3x1` as `smallvit
 `vit_9_p4+spt+lsa` as `smallvit_vit_9_p4_spt_lsa`.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -15,18 +17,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from smallvit.layers import Block, ClassToken, MeanPool, SeqPool
 from smallvit.models.base import Backbone
-from smallvit.models.cait import CaiT
-from smallvit.models.cvt import CvT
+from smallvit.models.build import make_config
 from smallvit.models.localize import attention_maps, localize
-from smallvit.models.pit import PiT
-from smallvit.models.registry import create_model, list_models, parse_name
-from smallvit.models.swin import Swin
-from smallvit.models.t2t import T2T
-from smallvit.models.vit import ViT
+from smallvit.models.names import MODELS, find_variant, list_models
+from smallvit.models.parameters import UNDECAYED
 from smallvit.sizes import Size
 
 __all__ = ["TimmModel", "attention_maps", "localize", "timm_name"]
@@ -41,25 +38,7 @@ _SPELLINGS = {
     "embed_dim": "dim",
     "window_size": "window",
 }
-#: What weight decay leaves alone, by the last part of a parameter's name.
-_NOT_DECAYED = {"table", "bias_table", "token", "scale"}
 _POOLS: dict[type[nn.Module], str] = {ClassToken: "token", SeqPool: "seq", MeanPool: "avg"}
-
-
-class CheckpointedBlock(Block):
-    """A block that does not keep its activations for the way back and computes them again."""
-
-    def forward(
-        self,
-        x: Float[Tensor, "B N D"],
-        *context: Float[Tensor, "B n D"],
-        weights: list[Tensor] | None = None,
-    ) -> Float[Tensor, "B N D"]:
-        """The same as `Block`; with `weights` it keeps its activations after all."""
-        run = super().forward
-        if weights is not None or not (self.training and torch.is_grad_enabled()):
-            return run(x, *context, weights=weights)
-        return checkpoint(run, x, *context, use_reentrant=False)
 
 
 class TimmModel(Backbone):
@@ -74,7 +53,6 @@ class TimmModel(Backbone):
         drop_rate: Dropout in front of the head.
     """
 
-    pool: Any
     drop_rate: float = 0.0
     pretrained_cfg: dict[str, Any]
     default_cfg: dict[str, Any]
@@ -82,7 +60,7 @@ class TimmModel(Backbone):
 
     @property
     def own_pool(self) -> str:
-        """The pool the model was made with, in timm's words."""
+        """The pool the model was built with, in timm's words."""
         return _POOLS[type(self.pool)]
 
     @property
@@ -100,8 +78,7 @@ class TimmModel(Backbone):
     @property
     def num_classes(self) -> int:
         """Width of the head."""
-        classes: int = self.config.num_classes
-        return classes
+        return self.config.num_classes
 
     @property
     def num_features(self) -> int:
@@ -150,33 +127,29 @@ class TimmModel(Backbone):
         if global_pool is not None:
             self.global_pool = global_pool
         self.config = replace(self.config, num_classes=num_classes)
-        head = self.make_head(self.dim, self.grid)
-        self.head = head.to(next(self.parameters())).train(self.training)
+        self.head = self.make_head().to(next(self.parameters())).train(self.training)
 
     def no_weight_decay(self) -> set[str]:
         """Positions, class tokens, relative biases and temperatures."""
         names = (name for name, _ in self.named_parameters())
-        return {name for name in names if name.rpartition(".")[2] in _NOT_DECAYED}
+        return {name for name in names if name.rpartition(".")[2] in UNDECAYED}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """How parameters form layers, first to last; `coarse` takes a stage as one."""
-        previous = (99999,)  # timm's sign for "with the group before"
+        layers = self.parameter_layers()
+        if coarse:
+            stages = groupby(layers, lambda parts: parts[-1].split(".")[:2])
+            layers = [tuple(chain(*parts)) for _, parts in stages]
         return {
-            "stem": r"^(?:tokenizer|positions|pool\.token|embeddings\.0)",
-            "body": [
-                (r"^blocks\.(\d+)", None),
-                (r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(\d+)", None),
-                (r"^embeddings\.(\d+)", None),
-                (r"^(?:mergings|poolings)\.(\d+)", previous),
-            ],
-            "tail": [(r"^class_blocks\.(\d+)", None), (r"^norm", previous)],
+            str(number): rf"^(?:{'|'.join(map(re.escape, parts))})(?:\.|$)"
+            for number, parts in enumerate(layers)
         }
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Whether blocks compute their activations again instead of keeping them."""
         for part in self.modules():
             if isinstance(part, Block):
-                part.__class__ = CheckpointedBlock if enable else Block
+                part.checkpointed = enable
 
     def resized(self, image_size: int | Size) -> "TimmModel":
         """This model for another image size: same weights, positions resampled to its grid."""
@@ -186,38 +159,17 @@ class TimmModel(Backbone):
         return new
 
 
-class TimmViT(TimmModel, ViT):
-    """ViT, ViT-Lite, CVT and CCT for timm."""
+def _timm_class(family: type[Backbone]) -> type[TimmModel]:
+    """A family by timm's protocol; `__module__` lets pickle find it."""
+    about = {"__doc__": f"{family.__name__} for timm.", "__module__": __name__}
+    return type(f"Timm{family.__name__}", (TimmModel, family), about)
 
 
-class TimmCaiT(TimmModel, CaiT):
-    """CaiT for timm."""
-
-
-class TimmPiT(TimmModel, PiT):
-    """PiT for timm."""
-
-
-class TimmSwin(TimmModel, Swin):
-    """Swin for timm."""
-
-
-class TimmT2T(TimmModel, T2T):
-    """T2T for timm."""
-
-
-class TimmCvT(TimmModel, CvT):
-    """CvT for timm."""
-
-
-_FAMILIES: dict[type[Backbone], type[TimmModel]] = {
-    ViT: TimmViT,
-    CaiT: TimmCaiT,
-    PiT: TimmPiT,
-    Swin: TimmSwin,
-    T2T: TimmT2T,
-    CvT: TimmCvT,
+_CLASSES = {
+    family: _timm_class(family)
+    for family in dict.fromkeys(variant.model for variant in MODELS.values())
 }
+globals().update({kind.__name__: kind for kind in _CLASSES.values()})
 
 
 def timm_name(name: str) -> str:
@@ -235,15 +187,12 @@ def _build(
     global_pool: str | None = None,
     **options: Any,
 ) -> TimmModel:
-    model: Any = create_model(
-        name, num_classes=num_classes, image_size=img_size, in_channels=in_chans, **options
-    )
-    model.__class__ = _FAMILIES[type(model)]  # the same model with more methods
-    model.drop_rate = drop_rate
+    sizes = {"num_classes": num_classes, "image_size": img_size, "in_channels": in_chans}
+    model = _CLASSES[find_variant(name).model](make_config(name, **sizes, **options))
+    model.name, model.drop_rate = name, drop_rate
     if global_pool is not None:
         model.global_pool = global_pool
-    built: TimmModel = model
-    return built
+    return model
 
 
 def _described(cfg: dict[str, Any], model: TimmModel) -> dict[str, Any]:
@@ -281,23 +230,14 @@ def _entry(name: str) -> Callable[..., TimmModel]:
     return entry
 
 
-def _first_conv(name: str) -> str | None:
-    """The convolution that timm adapts when a checkpoint has other channels, if there is one."""
-    variant, addons = parse_name(name)
-    if addons.get("spt") or variant.model is T2T:
-        return None
-    if variant.model is CvT:
-        return "embeddings.0.conv"
-    return "tokenizer.convs.0" if variant.options.get("convs") else "tokenizer.proj"
-
-
 def _config(name: str) -> dict[str, Any]:
-    size = parse_name(name)[0].image_size
+    size = find_variant(name).image_size
+    config = make_config(name, num_classes=1000, image_size=size)
     return {
         "input_size": (3, size, size),
         "fixed_input_size": True,
         "crop_pct": 1.0,
-        "first_conv": _first_conv(name),
+        "first_conv": config.first_conv,  # which timm adapts to other channels
         "classifier": "head",
         "license": "apache-2.0",
     }

@@ -1,4 +1,4 @@
-"""ViT in four dresses: the SPT paper's, ViT-Lite, CVT and CCT, and the standard sizes of timm.
+"""ViT in four forms: the SPT paper's, ViT-Lite, CVT and CCT, and the standard sizes of timm.
 
 Deliberate differences from the reference code:
 - ViT: the final norm acts on all tokens, not the class token alone; the logits are the same.
@@ -16,9 +16,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers import (
+    SPT,
     Attention,
     ConvTokenizer,
     Features,
+    PatchTokenizer,
     Positions,
     Stack,
 )
@@ -29,12 +31,11 @@ from smallvit.models.base import (
     SPT_LSA,
     STANDARD,
     Backbone,
-    BackboneConfig,
     Variant,
     drop_rates,
     init_linear,
-    require_multiple,
 )
+from smallvit.models.config import BackboneConfig, Count, patch_grid
 from smallvit.sizes import Size
 
 
@@ -46,7 +47,6 @@ class ViTConfig(BackboneConfig):
         dim: Width of the tokens.
         depth: Number of blocks.
         num_heads: Number of heads.
-        mlp_ratio: Hidden width of the MLP over dim.
         patch_size: Side of a patch; unused with convolutions.
         convs: How many convolutions tokenize instead of patches; 0 for patches.
         kernel: Side of their kernels.
@@ -55,7 +55,7 @@ class ViTConfig(BackboneConfig):
         position: Learned, sinusoidal or no positions.
         post_norm: The published compact block.
         qkv_bias: Bias on queries, keys and values.
-        eps: Of every LayerNorm but SPT's.
+        eps: Added to the variance in every LayerNorm but SPT's.
         init: How the weights start.
         ramp: Stochastic depth rises with depth instead of being constant.
     """
@@ -63,9 +63,8 @@ class ViTConfig(BackboneConfig):
     dim: int
     depth: int
     num_heads: int
-    mlp_ratio: float
     patch_size: int = 4
-    convs: int = 0
+    convs: Count = 0
     kernel: int = 3
     conv_stride: int = 1
     pool: Pool = "class"
@@ -79,8 +78,7 @@ class ViTConfig(BackboneConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.convs:
-            why = f"patches are {self.patch_size} pixels wide"
-            require_multiple(self.image_size, self.patch_size, why)
+            patch_grid(self.image_size, self.patch_size)
 
     @property
     def stride(self) -> int:
@@ -93,18 +91,28 @@ class ViTConfig(BackboneConfig):
         height, width = self.image_size
         return -(-height // self.stride), -(-width // self.stride)
 
+    @property
+    def stack_stride(self) -> int:
+        """The shifted stack feeds convolutions."""
+        return self.stride if self.convs else 0
+
+    @property
+    def first_conv(self) -> str | None:
+        """The convolution that reads the image."""
+        return "tokenizer.convs.0" if self.convs and not self.spt else super().first_conv
+
 
 class ViT(Backbone):
     """The encoder."""
 
     Config = ViTConfig
+    config: ViTConfig
 
     def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         dim = config.dim
         norm: Callable[[int], nn.Module] = partial(nn.LayerNorm, eps=config.eps)
-        self.tokenizer = self._conv_tokenizer() if config.convs else self.make_tokenizer(dim)
+        self.tokenizer = self._make_tokenizer()
         self.pool = make_pool(config.pool, dim)
         std = {"xavier": 1.0, "compact": 0.2, "trunc": 0.02}[config.init]
         prefix = self.pool.prefix
@@ -127,7 +135,8 @@ class ViT(Backbone):
             for rate in drop_rates(config.drop_path, config.depth, ramp=config.ramp)
         )
         self.norm = norm(dim)
-        self.head = self.make_head(dim, config.grid)
+        self.dim, self.grids = dim, [config.grid]
+        self.head = self.make_head()
         self.apply(partial(init_linear, xavier=config.init == "xavier"))
         if isinstance(self.pool, ClassToken) and config.init == "xavier":
             nn.init.normal_(self.pool.token)
@@ -135,8 +144,10 @@ class ViT(Backbone):
             for weight in self.tokenizer.parameters():
                 nn.init.kaiming_normal_(weight)
 
-    def _conv_tokenizer(self) -> ConvTokenizer:
+    def _make_tokenizer(self) -> SPT | PatchTokenizer | ConvTokenizer:
         config = self.config
+        if not config.convs:
+            return self.make_tokenizer(config.dim, config.patch_size)
         return ConvTokenizer(
             config.stacked_channels,
             config.dim,
@@ -147,9 +158,7 @@ class ViT(Backbone):
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Tokenizer, blocks, norm, pool."""
-        if self.config.convs:
-            images = self.shifted(images, self.config.stride)
-        x = self.pool.prepend(self.tokenizer(images))
+        x = self.pool.prepend(self.tokenizer(self.shifted(images)))
         x = self.dropout(self.positions(x))
         x = self.norm(self.blocks(x, weights=weights))
         return Features(x[:, self.pool.prefix :], self.grid, self.pool(x))

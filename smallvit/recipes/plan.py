@@ -7,7 +7,7 @@ from typing import Any, Literal
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
-from smallvit.models.registry import parse_name
+from smallvit.models.names import check_name
 from smallvit.recipes.recipes import ADDITIONS, RECIPES, Facts
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
@@ -102,23 +102,13 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
     choice = recipe.choose(facts)
     for addition in additions:
         choice = addition.adjust(choice, facts)
-    choice = choice.changed(choice.config.changed(requested))
+    choice = choice.overruled(requested)
     config, reasons = choice.config, dict(choice.reasons)
     if config.schedule.minutes is not None and config.schedule.steps is None:
         minutes = f"{config.schedule.minutes:g} minutes"
         reasons["schedule.minutes"] = f"as many steps as fit into {minutes}"
-    _check_model(config)
+    if not config.model.pretrained:
+        check_name(config.model.name)
     if config.data.image_size is not None:
         dataset = dataset.sized(config.data.image_size)
     return Plan(config=config, dataset=dataset, audit=result, reasons=reasons)
-
-
-def _check_model(config: RunConfig) -> None:
-    """Refuses a name that is unknown before anything is decoded."""
-    name = config.model.name
-    if config.model.pretrained or name.startswith("timm/"):
-        return
-    from smallvit.models.baselines import BASELINES
-
-    if name not in BASELINES:
-        parse_name(name)

@@ -96,21 +96,25 @@ class Choice:
     config: RunConfig
     reasons: Mapping[str, str]
 
-    def changed(self, config: RunConfig, reasons: Mapping[str, str] | None = None) -> "Choice":
-        """Another config; a reason stays as long as all values that it explains do."""
+    def changed(self, config: RunConfig, reasons: Mapping[str, str]) -> "Choice":
+        """A later choice; an older reason stays if all values that it explains do."""
         old, new = self.config.to_dict(), config.to_dict()
-        kept = {
-            paths: reason
-            for paths, reason in self.reasons.items()
-            if all(leaf(old, path) == leaf(new, path) for path in _joined(paths))
-        }
-        return Choice(config, {**kept, **(reasons or {})})
+        kept = self._reasons(lambda path: leaf(old, path) == leaf(new, path))
+        return Choice(config, {**kept, **reasons})
 
+    def overruled(self, requested: Mapping[str, Any]) -> "Choice":
+        """With the values of a partial tree, and the reasons of all others."""
+        kept = self._reasons(lambda path: leaf(requested, path) is None)
+        return Choice(self.config.changed(requested), kept)
 
-def _joined(paths: str) -> set[str]:
-    """The paths of a reason; each way to say how long a run trains stands for all of them."""
-    listed = set(paths.split())
-    return listed | set(BUDGET) if listed & set(BUDGET) else listed
+    def _reasons(self, stands: Callable[[str], bool]) -> dict[str, str]:
+        """The reasons all of whose paths stand; each of `BUDGET` needs all of them to."""
+        kept = {}
+        for paths, reason in self.reasons.items():
+            listed = set(paths.split())
+            if all(map(stands, listed | set(BUDGET) if listed & set(BUDGET) else listed)):
+                kept[paths] = reason
+        return kept
 
 
 @dataclass(frozen=True)

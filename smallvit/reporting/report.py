@@ -1,7 +1,5 @@
 """`report`: the page, rendered and written."""
 
-import base64
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smallvit.evaluation.confusions import largest_confusions
 from smallvit.files import write_bytes
+from smallvit.pages import content_security
 from smallvit.reporting.charts import HEIGHT, WIDTH
 from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import Facts, gather, read_evaluation
@@ -160,18 +159,10 @@ def _render(template: str, **values: Any) -> str:
     page: str = environment.get_template(template).render(
         style=Markup(style),
         script=Markup(script),
-        policy=(
-            f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; "
-            f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
-        ),
+        policy=content_security(style, script, "img-src data:"),
         **values,
     )
     return page
-
-
-def _hash(text: str) -> str:
-    """What a browser compares inline code with: nothing else runs, whatever names hold."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _environment() -> "Environment":

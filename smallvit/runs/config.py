@@ -49,8 +49,8 @@ class DataConfig:
     """What is trained on, and how it is read.
 
     Attributes:
-        source: A folder, a file or the name of a public dataset; `smallvit.data.sources` lists what
-            is read.
+        source: A folder of images, a table of paths, an .npz file or the name of a public
+            dataset.
         image_size: Side of the images that the model sees, or height and width; if it is not
             given, the recipe chooses it.
         fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch
@@ -97,20 +97,17 @@ class ModelConfig:
 
     Attributes:
         name: A name that `smallvit models` lists, a convolutional baseline such as resnet18, or
-            timm/NAME; auto lets the recipe choose.
+            timm/NAME; auto lets the recipe choose. Add-ons such as +spt+lsa alone are added to a
+            pretrained model.
         options: Fields of that family's config, such as drop_path.
         pretrained: Start from the weights of a run folder, a checkpoint, or a model of timm
             (timm/NAME).
-        spt: Puts shifted patches into a pretrained model.
-        lsa: Puts locality self-attention into a pretrained model.
         frozen: Number of layers, counted from the input, that are not trained.
     """
 
     name: str = "cct_2_3x2"
     options: dict[str, Any] = field(default_factory=dict)
     pretrained: str | None = None
-    spt: bool = False
-    lsa: bool = False
     frozen: int = 0
 
     def __post_init__(self) -> None:
@@ -119,9 +116,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The loss: cross-entropy with soft targets, and what is added to it.
+    """What is minimised.
 
     Attributes:
+        objective: classification, or another name of `smallvit.training.objective.OBJECTIVES`; the
+            settings below belong to classification.
         balanced: Weight classes by one over their number of images.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
@@ -130,6 +129,7 @@ class LossConfig:
         pairs: Pairs of tokens per image that it compares.
     """
 
+    objective: str = "classification"
     balanced: bool = False
     drloc: float | Literal["auto"] = 0.0
     drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
@@ -297,7 +297,7 @@ class RunConfig:
     @classmethod
     def from_dict(cls, data: Any) -> "RunConfig":
         """From plain data; unknown keys are refused."""
-        return from_plain(cls, data)
+        return from_plain(cls, upgrade(data))
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "the config") -> "RunConfig":
@@ -353,17 +353,29 @@ def layered(*trees: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def upgrade(plain: dict[str, Any], info: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def upgrade(plain: Any, info: Mapping[str, Any] | None = None) -> Any:
     """An older config, whole or in part, in today's keys: the only place that knows older ones.
+
+    `model.spt` and `model.lsa` are suffixes of the model's name now; where `pretrained` is null
+    they had no effect, and still have none. Format 1 may leave the image size to the images.
 
     Args:
         plain: The config as it was written.
         info: What the run folder records beside it, if it comes from one.
     """
-    size = leaf(info, "data.image_size")
-    if size and leaf(plain, "data.image_size") is None:  # format 1 may leave it to the images
-        return overlaid(plain, nested("data.image_size", size))
-    return plain
+    if not isinstance(plain, Mapping):
+        return plain
+    new, size = dict(plain), leaf(info, "data.image_size")
+    if size and leaf(plain, "data.image_size") is None:
+        new = overlaid(new, nested("data.image_size", size))
+    if isinstance(plain.get("model"), Mapping):
+        new["model"] = model = dict(plain["model"])
+        addons = [addon for addon in ("spt", "lsa") if model.pop(addon, False)]
+        if addons and model.get("pretrained", "unknown"):
+            from smallvit.models.names import parse_name
+
+            model["name"] = str(parse_name(model.get("name") or "").plus(addons))
+    return new
 
 
 def read_changes(path: str | Path, info: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -380,7 +392,8 @@ def read_changes(path: str | Path, info: Mapping[str, Any] | None = None) -> dic
     data = read_yaml(text, str(path)) or {}
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {data!r}: expected keys and values")
-    return upgrade(data, info)
+    changes: dict[str, Any] = upgrade(data, info)
+    return changes
 
 
 def changes_of(assignments: list[str]) -> dict[str, Any]:

@@ -1,44 +1,44 @@
-"""The application: its addresses, and every refusal as a sentence."""
+"""The application: its addresses, its page, and every refusal as a sentence."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.resources import files
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 import smallvit
 from smallvit.inference import Predictor
-from smallvit.server.answers import answer
-from smallvit.server.limits import Limits, RefusedError
-from smallvit.server.metrics import CONTENT_TYPE, Metrics
-from smallvit.server.middleware import Around
-from smallvit.server.page import make_page
-from smallvit.server.queue import Desk
-from smallvit.server.uploads import FIELD, read_upload
+from smallvit.pages import content_security
+from smallvit.runs.card import Card
+from smallvit.server.limits import Limits, ModelQueue, RefusedError, megabytes, timed_out
+from smallvit.server.middleware import FIELD, Metrics, Middleware, read_upload
+from smallvit.server.predictions import predict_file
+
+Timeout = Callable[[float], asyncio.Timeout]
+"""From seconds to the block that may take so long."""
+
+_LISTED = 500
+"""Classes that the page lists."""
 
 _IMAGE = {"type": "string", "format": "binary"}
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {"type": "object", "required": [FIELD], "properties": {FIELD: _IMAGE}}
-            },
-            "image/*": {"schema": _IMAGE},
-        },
-    }
-}
+_FORM = {"type": "object", "required": [FIELD], "properties": {FIELD: _IMAGE}}
+_CONTENT = {"multipart/form-data": {"schema": _FORM}, "image/*": {"schema": _IMAGE}}
+_BODY = {"requestBody": {"required": True, "content": _CONTENT}}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "There is no image in the request"},
     408: {"description": "The upload took too long"},
     413: {"description": "The image has too many bytes or pixels"},
-    415: {"description": "It is no image"},
+    415: {"description": "It is not an image"},
     422: {"description": "The image is damaged, or a parameter is wrong"},
     503: {"description": "The model is busy; Retry-After says when to try again"},
     504: {"description": "The model took too long"},
@@ -46,60 +46,60 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 class Service:
-    """A model and what guards it."""
+    """A model behind its limits.
 
-    def __init__(self, predictor: Predictor, limits: Limits) -> None:
+    Args:
+        predictor: The model.
+        limits: What one request may cost.
+        timeout: How the time of a request is measured.
+    """
+
+    def __init__(self, predictor: Predictor, limits: Limits, timeout: Timeout) -> None:
         self.predictor, self.limits = predictor, limits
-        self.metrics, self.desk = Metrics(), Desk(limits.queue)
-        self._open = 0
+        self.metrics, self.queue = Metrics(), ModelQueue(limits.queue)
+        self._timeout, self._free = timeout, limits.requests
 
-    async def predict(self, request: Request, top: int, explained: bool) -> dict[str, Any]:
-        """The answer to a request.
+    async def predict(self, request: Request, top: int, explain: bool) -> dict[str, Any]:
+        """The predictions for the image of a request.
 
         Raises:
-            RefusedError: It holds no image that can be read, or comes at a bad time.
+            RefusedError: It holds no image that can be read, or there is no time for it.
         """
-        started, limits = time.monotonic(), self.limits
-        if self._open >= limits.requests:
+        if not self._free:
             raise RefusedError(503, "The server has enough to do: try again in a moment.", 1)
-        self._open += 1
+        limits, timeout = self.limits, self._timeout(self.limits.seconds)
+        job: Future[dict[str, Any]] | None = None
+        self._free -= 1
         try:
-            try:
-                async with asyncio.timeout(limits.seconds):
-                    data = await read_upload(request, limits.upload)
-            except TimeoutError:
-                raise RefusedError(
-                    408, f"The upload took longer than {limits.seconds:g} seconds."
-                ) from None
-            job = partial(
-                answer, self.predictor, data, top=top, explained=explained, pixels=limits.pixels
-            )
-            found = await self.desk.ask(job, started + limits.seconds - time.monotonic())
+            async with timeout:
+                data = await read_upload(request, limits.upload)
+                call = partial(predict_file, top=top, explain=explain, pixels=limits.pixels)
+                job = self.queue.submit(partial(call, self.predictor, data))
+                predictions = await asyncio.wrap_future(job)
+        except TimeoutError:
+            if timeout.expired():
+                raise timed_out(job, limits.seconds) from None
+            raise
         finally:
-            self._open -= 1
-        self.metrics.images += 1
-        return found
+            self._free += 1
+        self.metrics.images.inc()
+        return predictions
 
 
-def make_app(predictor: Predictor, limits: Limits | None = None) -> FastAPI:
-    """The server as an ASGI application."""
-    service = Service(predictor, limits or Limits())
-    page, policy = make_page(predictor.card, service.limits)
+def make_app(predictor: Predictor, limits: Limits, timeout: Timeout = asyncio.timeout) -> FastAPI:
+    """The server as an ASGI application; see `Service`."""
+    service = Service(predictor, limits, timeout)
+    page, policy = _make_page(predictor.card, limits)
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        service.desk.close()
+        service.queue.close()
 
     # FastAPI's pages of documentation would load scripts from elsewhere.
-    app = FastAPI(
-        title="smallvit",
-        version=smallvit.__version__,
-        docs_url=None,
-        redoc_url=None,
-        lifespan=life,
-    )
-    app.add_middleware(Around, metrics=service.metrics)
+    off: dict[str, Any] = {"docs_url": None, "redoc_url": None}
+    app = FastAPI(title="smallvit", version=smallvit.__version__, lifespan=lifespan, **off)
+    app.add_middleware(Middleware, metrics=service.metrics)
     _add_refusals(app)
 
     @app.post("/predict", responses=_REFUSALS, openapi_extra=_BODY)
@@ -119,14 +119,36 @@ def make_app(predictor: Predictor, limits: Limits | None = None) -> FastAPI:
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Counts for Prometheus."""
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+        """Metrics for Prometheus."""
+        text = generate_latest(service.metrics.registry)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def index() -> HTMLResponse:
         return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
     return app
+
+
+def _make_page(card: Card, limits: Limits) -> tuple[str, str]:
+    """The page on which a person tries the model, and its Content-Security-Policy."""
+    folder = files("smallvit.server") / "files"
+    html, style, script = (
+        (folder / name).read_text(encoding="utf-8")
+        for name in ("page.html", "style.css", "script.js")
+    )
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(html)
+    text = page.render(
+        model=card.model.get("name") or "model",
+        classes=card.classes,
+        listed=_LISTED,
+        upload=limits.upload,
+        largest=megabytes(limits.upload),
+        style=Markup(style),
+        script=Markup(script),
+    )
+    more = ("img-src data: blob:", "connect-src 'self'", "frame-ancestors 'none'")
+    return text, content_security(style, script, *more)
 
 
 def _add_refusals(app: FastAPI) -> None:
@@ -140,15 +162,15 @@ def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        name, given = first["loc"][-1], str(first.get("input"))[:80]
-        allowed = {"top": "a whole number from 1", "explain": "true or false"}.get(str(name), "")
-        return JSONResponse({"error": f"{name} is {given!r}: expected is {allowed}."}, 422)
+        name, value = str(first["loc"][-1]), str(first.get("input"))[:80]
+        allowed = {"top": "a whole number from 1", "explain": "true or false"}.get(name, "")
+        return JSONResponse({"error": f"{name} is {value!r}: expected is {allowed}."}, 422)
 
     @app.exception_handler(HTTPException)
     async def wrong(request: Request, error: HTTPException) -> JSONResponse:
         sentence = {
             404: "There is nothing at this address: POST an image to /predict, or open / in a "
             "browser.",
-            405: f"{request.method[:20]} is not understood at this address.",
+            405: f"{request.method[:20]} is not allowed at this address.",
         }.get(error.status_code, f"{error.detail}.")
         return JSONResponse({"error": sentence}, error.status_code, error.headers)

@@ -1,5 +1,6 @@
-"""`serve`: the server from its first line to its last request."""
+"""`serve`: a server from its socket to its last response."""
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -16,7 +17,10 @@ from smallvit.server.limits import Limits
 from smallvit.text import shown
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from smallvit.runs.folder import Run
+    from smallvit.server.app import Timeout
 
 logger = logging.getLogger(__name__)
 
@@ -35,21 +39,21 @@ def serve(
     """Serves a trained model over HTTP until it is told to stop.
 
     POST /predict takes an image, GET / is a page to try it on. SIGTERM and SIGINT stop it: no new
-    connections, and every request that has begun gets its answer.
+    connections, and every request that has begun gets its response.
 
     Args:
         source: A run folder, a file of `export`, or a predictor.
-        host: The address to listen on; the usual one is reached from this machine only.
+        host: The address to listen on; the default is reached from this machine only.
         port: 0 takes any that is free; the log says which.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
         limits: What one request may cost.
 
     Raises:
-        ValueError: The source is no model, or there is no such device or port.
+        ValueError: The source is not a model, or there is no such device or port.
         OSError: The address is taken, or is not of this machine.
         ImportError: The packages of the extra "serve" are not installed.
     """
-    for package in ("fastapi", "uvicorn", "python_multipart"):
+    for package in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         require(package, "serve", "serving")
     predictor = Predictor.open(source, device)
     server = make_server(predictor, limits or Limits())
@@ -58,29 +62,49 @@ def serve(
     name = shown(str(predictor.card.model.get("name")))
     if not ipaddress.ip_address(address[0]).is_loopback:
         logger.warning(
-            "other machines can reach this server: it knows no passwords and no encryption, so "
+            "other machines can reach this server: it has no authentication and no encryption, so "
             "put a reverse proxy in front of it"
         )
-    where = f"[{address[0]}]" if ":" in address[0] else address[0]
+    ip = f"[{address[0]}]" if ":" in address[0] else address[0]
     classes = len(predictor.classes)
-    logger.info("%s, %s classes: http://%s:%s", name, f"{classes:,}", where, address[1])
-    # Damaged images get their answer; strangers need not fill the log with them.
+    logger.info("%s, %s classes: http://%s:%s", name, f"{classes:,}", ip, address[1])
+    # The sender of a damaged image is told; strangers need not fill the log with them.
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
     with _quiet_signals():
         server.run([listener])
     logger.info("stopped")
 
 
-def make_server(predictor: Predictor, limits: Limits) -> Any:
-    """The server, for sockets that listen already."""
+def make_server(
+    predictor: Predictor, limits: Limits, timeout: "Timeout" = asyncio.timeout
+) -> "uvicorn.Server":
+    """The server, for sockets that listen already; `timeout` is that of `make_app`."""
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from smallvit.server.app import make_app
-    from smallvit.server.timeouts import Impatient
 
+    def connect(**state: Any) -> H11Protocol:
+        connection = H11Protocol(**state)
+        connection.loop.call_later(limits.head_seconds, close_if_silent, connection, None)
+        return connection
+
+    def close_if_silent(connection: H11Protocol, before: object) -> None:
+        """Closes a connection that has been waiting for a request since the call before."""
+        request, transport = connection.cycle, connection.transport
+        if transport is None or transport.is_closing():
+            return
+        waiting = request is None or request.response_complete
+        if waiting and request is before:
+            transport.close()
+        else:
+            last = request if waiting else connection
+            connection.loop.call_later(limits.head_seconds, close_if_silent, connection, last)
+
+    protocol: Any = connect  # uvicorn alone would wait for the head of a request for ever
     config = uvicorn.Config(
-        make_app(predictor, limits),
-        http=Impatient,
+        make_app(predictor, limits, timeout),
+        http=protocol,
         loop="asyncio",
         ws="none",
         log_config=None,
@@ -105,13 +129,13 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65_535:
         raise ValueError(f"port is {port}: allowed is 0 to 65535")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = known[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
-            listener.listen(_CONNECTIONS)  # who comes before the server is ready is not turned away
+            listener.listen(_CONNECTIONS)  # clients may come before the server is ready
         except OSError:
             listener.close()
             raise

@@ -1,9 +1,16 @@
-"""Minutes into steps."""
+"""How much: images per batch, and steps from epochs, or from minutes by measuring."""
 
-import time
-from typing import NamedTuple
+import logging
+from collections.abc import Callable
+from dataclasses import replace
 
-from smallvit.training.loop import Job, step_within_memory
+from smallvit.data import Dataset, Loader
+from smallvit.runs.config import RunConfig
+from smallvit.training.distributed import World
+from smallvit.training.optim import validation_interval
+from smallvit.training.step import Stepper
+
+logger = logging.getLogger(__name__)
 
 _MARGIN = 0.04  # of the budget, for what was not measured
 _SHARE = 0.06  # most of the time that goes into validation
@@ -11,67 +18,120 @@ _TRIAL = 0.05  # of the budget, spent on measuring
 _LEAST = 3
 
 
-class Budget(NamedTuple):
-    """What a command may take.
+def limit_batch(config: RunConfig, dataset: Dataset) -> RunConfig:
+    """The config with a batch that is not larger than the training split."""
+    count, batch = len(dataset.split("train")), config.loop.batch_size
+    if batch <= count:
+        return config
+    group = config.augment.mix_group if config.augment.mixed else 1
+    smaller = count // group * group
+    if not smaller:
+        raise ValueError(
+            f"{count} training images are fewer than a mixing group of {group}: switch mixing "
+            "off with --set augment.mixup=0 --set augment.cutmix=0"
+        )
+    logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
+    return replace(config, loop=replace(config.loop, batch_size=smaller, accumulation=1))
 
-    Attributes:
-        seconds: From `started` to the end of the command.
-        started: On time.monotonic's clock.
-        tested: Images of the test split, which are looked at in the end.
-    """
 
-    seconds: float
-    started: float
-    tested: int
-
-
-def plan_steps(job: Job, budget: Budget, every: int | None) -> tuple[int, int, float]:
-    """Takes some steps, undoes them, and says how many fit.
-
-    Returns:
-        Steps, steps between validations, and when to be done with them.
+def make_loader(config: RunConfig, dataset: Dataset, world: World) -> Loader:
+    """Batches of the training split.
 
     Raises:
-        ValueError: The time is over before anything could be trained.
+        ValueError: The batch cannot be divided among processes, passes and mixing groups.
     """
-    per_step, per_validation = _measure(job, budget)
-    # The test costs about a third of training on as many images; validation is repeated once.
-    after = per_step / job.config.loop.batch_size / 2 * budget.tested + per_validation
-    end = budget.started + budget.seconds * (1 - _MARGIN) - after - 1.0
-    left = end - time.monotonic()
-    if every is None:
-        least = per_validation / (_SHARE * per_step)
-        every = max(job.loader.steps_per_epoch, int(least) + 1)
-    steps = job.world.agree(int(left / (per_step + per_validation / every)))
-    if steps < 1:
+    loop, group = config.loop, config.augment.mix_group if config.augment.mixed else 1
+    unit = world.size * loop.accumulation * group
+    if loop.batch_size % unit:
         raise ValueError(
-            f"{budget.seconds / 60:g} minutes are over before the first step: one takes "
-            f"{per_step:.2g} seconds here, and preparation took "
-            f"{time.monotonic() - budget.started:.0f}; allow more time, or choose a smaller model"
+            f"batch_size is {loop.batch_size}: {world.size} processes with {loop.accumulation} "
+            f"passes each{f' and mixing groups of {group}' if group > 1 else ''} need a "
+            f"multiple of {unit}"
         )
-    return steps, max(every, steps // 100), end
+    return Loader(
+        dataset.pixels("train"),
+        dataset.labels("train"),
+        batch_size=loop.batch_size,
+        seed=config.seed,
+        rank=world.rank,
+        world_size=world.size,
+        device=world.device,
+        balanced=loop.balanced,
+        repeats=loop.repeats,
+    )
 
 
-def _measure(job: Job, budget: Budget) -> tuple[float, float]:
+def plan_steps(
+    config: RunConfig,
+    dataset: Dataset,
+    loader: Loader,
+    stepper: Stepper,
+    *,
+    started: float,
+    clock: Callable[[], float],
+) -> tuple[int, int, float | None]:
+    """How many steps; for a budget of minutes it takes some, measures them and undoes them.
+
+    Args:
+        started: When the minutes began, on the clock.
+        clock: Seconds; only their differences count.
+
+    Returns:
+        Steps, steps between validations, and when they have to be done: None has time.
+
+    Raises:
+        ValueError: The time is over before the first step.
+    """
+    schedule, every, deadline = config.schedule, config.loop.every, None
+    steps = schedule.steps or max(1, round(schedule.epochs * loader.steps_per_epoch))
+    if schedule.steps is None and schedule.minutes is not None:
+        per_step, per_validation = _measure(config, dataset, loader, stepper, clock)
+        tested = len(dataset.splits.get("test", ()))
+        # The test costs about a third of training on as many images; validation is repeated once.
+        after = per_step / config.loop.batch_size / 2 * tested + per_validation
+        deadline = started + 60 * schedule.minutes * (1 - _MARGIN) - after - 1.0
+        if every is None:
+            least = int(per_validation / (_SHARE * per_step)) + 1
+            every = max(loader.steps_per_epoch, least)
+        steps = int((deadline - clock()) / (per_step + per_validation / every))
+        every = max(every, steps // 100)
+        # Each process has measured; the first one's plan counts.
+        steps, every, deadline = stepper.world.agree((steps, every, deadline))
+        if steps < 1:
+            raise ValueError(
+                f"{schedule.minutes:g} minutes are over before the first step: one takes "
+                f"{per_step:.2g} seconds here, and preparation took {clock() - started:.0f}; "
+                "allow more time, or choose a smaller model"
+            )
+    every = every or validation_interval(steps, loader.steps_per_epoch)
+    return steps, min(every, steps), deadline
+
+
+def _measure(
+    config: RunConfig,
+    dataset: Dataset,
+    loader: Loader,
+    stepper: Stepper,
+    clock: Callable[[], float],
+) -> tuple[float, float]:
     """Seconds of a step and of a validation; the training is afterwards where it was."""
-    saved = job.stepper.snapshot()
+    world, saved = stepper.world, stepper.snapshot()
     times: list[float] = []
-    until = time.monotonic() + _TRIAL * budget.seconds
+    until = clock() + _TRIAL * 60 * (config.schedule.minutes or 0)
     number = 0
     # All processes take the same steps, or one would wait for ever.
-    while job.world.agree(len(times) < _LEAST or (time.monotonic() < until and len(times) < 200)):
-        started = time.monotonic()
-        step_within_memory(job, number, lr=0.0, mixed=job.config.augment.mixed)
-        job.stepper.take_sums()  # waits for the device
+    while world.agree(len(times) < _LEAST or (clock() < until and len(times) < 200)):
+        started = clock()
+        stepper(loader.batch(number), number, lr=0.0, mixed=config.augment.mixed)
+        stepper.take_means()  # waits for the device
         if number:  # the first one compiles
-            times.append(time.monotonic() - started)
+            times.append(clock() - started)
         number += 1
-    job.stepper.restore(saved)
-    per_step = sum(times) / len(times)
-    per_validation = 0.0
-    if job.validate is not None:
-        job.validate()
-        started = time.monotonic()
-        job.validate()
-        per_validation = time.monotonic() - started
-    return per_step, per_validation
+    stepper.restore(saved)
+    seconds = 0.0
+    if "val" in dataset.splits:
+        for _ in range(2):  # the second time counts
+            started = clock()
+            stepper.evaluated().validate(dataset, "val", world)
+            seconds = clock() - started
+    return sum(times) / len(times), seconds

@@ -1,7 +1,10 @@
-"""One process or many: who this process is, and what all of them must agree on."""
+"""One process or many: which one this is, and what all of them must agree on."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +14,8 @@ from smallvit.devices import choose_device
 
 T = TypeVar("T")
 
+_PATIENCE = timedelta(hours=2)  # in which the first process has to read the data
+
 
 @dataclass(frozen=True)
 class World:
@@ -18,8 +23,8 @@ class World:
 
     Attributes:
         rank: Number of this process, from 0.
-        size: How many there are.
-        device: Where this one works.
+        size: Number of processes.
+        device: Where this process computes.
     """
 
     rank: int
@@ -28,24 +33,42 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and speaks."""
+        """Whether this is the first process, the only one that writes files and messages."""
         return self.rank == 0
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Runs its body in the first process, and only then in all others.
+
+        Raises:
+            ValueError: It failed in the first process, and so it does in all.
+        """
+        if not self.leads and (problem := self.agree("")):
+            raise ValueError(f"the first process stopped: {problem}")
+        try:
+            yield
+        except Exception as error:
+            if self.leads:
+                self.agree(str(error) or type(error).__name__)
+            raise
+        if self.leads:
+            self.agree("")
 
     def agree(self, value: T) -> T:
         """The first process's value, for all."""
         if self.size == 1:
             return value
         values: list[Any] = [value]
-        distributed.broadcast_object_list(values, device=self._mail)
+        distributed.broadcast_object_list(values, device=self._messages)
         return values[0]
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether the flag is true in any process."""
         if self.size == 1:
             return flag
-        told = torch.tensor([float(flag)], device=self._mail)
-        distributed.all_reduce(told)
-        return bool(told.item())
+        count = torch.tensor([float(flag)], device=self._messages)
+        distributed.all_reduce(count)
+        return bool(count.item())
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
         """The sum over all processes."""
@@ -63,18 +86,18 @@ class World:
         return values
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Waits until all processes are here."""
         if self.size > 1:
             distributed.barrier()
 
     @property
-    def _mail(self) -> torch.device:
-        """Where small things travel."""
+    def _messages(self) -> torch.device:
+        """Where small messages must lie to be sent: NCCL sends only from a GPU."""
         return self.device if self.device.type == "cuda" else torch.device("cpu")
 
 
 def join_world(device_name: str) -> World:
-    """This process's place, from what torchrun says; alone without it."""
+    """This process among those that torchrun started; without torchrun, the only one."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = choose_device(device_name)
     if size == 1:
@@ -83,11 +106,23 @@ def join_world(device_name: str) -> World:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, timeout=_PATIENCE)
     return World(rank, size, device)
 
 
 def leave_world(world: World) -> None:
-    """Says goodbye to the others."""
+    """Closes the connections between the processes."""
     if world.size > 1 and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def set_determinism(wanted: bool) -> None:
+    """Has a GPU give the same numbers again, or else compute fast."""
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    else:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True

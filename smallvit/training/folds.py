@@ -1,4 +1,4 @@
-"""Cross-validation: one training a fold, and what they say together."""
+"""Cross-validation: one training per fold, and a summary of all."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from smallvit.evaluation.results import Evaluation
 from smallvit.files import write_json
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import EVALUATION, Run, new_folder
-from smallvit.training.finish import resume_command
+from smallvit.training.loop import resume_command
 from smallvit.training.train import check_writable, resume, train
 
 logger = logging.getLogger(__name__)
@@ -29,46 +29,40 @@ def train_folds(
     command: str | None = None,
     shown: bool = True,
 ) -> dict[str, Any]:
-    """Trains one model a fold into fold-0, fold-1, …; every image is tested once.
-
-    A folder in which some folds are finished is gone on with.
+    """Trains one model per fold into fold-0, fold-1, …; every image is tested once.
 
     Returns:
-        The summary, as `folds.json` holds it; without "accuracy" if it was asked to stop.
+        The summary, as `folds.json` holds it; without "accuracy" if a stop was requested.
     """
-    count = config.data.folds
+    count, name = config.data.folds, config.model.name
     folder = (
-        Path(out)
-        if out is not None
-        else new_folder(Path(config.data.source).name, f"{config.model.name}-{count}-folds")
+        Path(out) if out else new_folder(Path(config.data.source).name, f"{name}-{count}-folds")
     )
     check_writable(folder)
     if config.schedule.minutes is not None:  # the time is that of all folds
         minutes = config.schedule.minutes / count
         config = replace(config, schedule=replace(config.schedule, minutes=minutes))
-    for fold in range(count):
-        own = replace(config, data=replace(config.data, fold=fold))
-        if shown:
-            logger.info("fold %d of %d", fold + 1, count)
-        run = train(own, out=folder / f"fold-{fold}", command=command, shown=shown)
-        if not run.finished:
-            return {"folder": str(folder)}
-    return summarise(folder)
+    return _train_missing(folder, config, command, shown)
 
 
 def resume_folds(folder: Path, *, shown: bool = True) -> dict[str, Any]:
     """Goes on with a cross-validation: finishes a fold that was stopped, trains those missing."""
     first = Run.open(folder / "fold-0")
-    for fold in range(first.config.data.folds):
-        place = folder / f"fold-{fold}"
-        if place.exists():
-            run = Run.open(place)
-            if not run.finished:
-                run = resume(place, shown=shown)
-        else:
-            data = replace(first.config.data, fold=fold)
-            command = first.info.get("command", "")
-            run = train(replace(first.config, data=data), out=place, command=command, shown=shown)
+    return _train_missing(folder, first.config, first.info.get("command", ""), shown)
+
+
+def _train_missing(
+    folder: Path, config: RunConfig, command: str | None, shown: bool
+) -> dict[str, Any]:
+    for fold in range(config.data.folds):
+        target = folder / f"fold-{fold}"
+        if shown:
+            logger.info("fold %d of %d", fold + 1, config.data.folds)
+        if not target.exists():
+            data = replace(config.data, fold=fold)
+            run = train(replace(config, data=data), out=target, command=command, shown=shown)
+        elif not (run := Run.open(target)).finished:
+            run = resume(target, shown=shown)
         if not run.finished:
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}
@@ -76,7 +70,7 @@ def resume_folds(folder: Path, *, shown: bool = True) -> dict[str, Any]:
 
 
 def summarise(folder: Path) -> dict[str, Any]:
-    """What the folds say together, also written to `folds.json`."""
+    """The summary of all folds, also written to `folds.json`."""
     paths = sorted(folder.glob(f"fold-*/{EVALUATION}"), key=lambda p: int(p.parent.name[5:]))
     results = [Evaluation.from_json(path.read_text(encoding="utf-8")) for path in paths]
     if not results:
@@ -101,11 +95,11 @@ def summarise(folder: Path) -> dict[str, Any]:
 
 def tell_summary(summary: Mapping[str, Any]) -> list[str]:
     """A summary in a few lines."""
-    whole = summary["accuracy"]
+    pooled = summary["accuracy"]
     each = ", ".join(f"{100 * value:.1f}" for value in summary["accuracy_by_fold"])
     lines = [
-        f"accuracy {100 * whole['value']:.1f} % (95 % interval {100 * whole['low']:.1f}–"
-        f"{100 * whole['high']:.1f}) over all {summary['tested']:,} images, each tested once",
+        f"accuracy {100 * pooled['value']:.1f} % (95 % interval {100 * pooled['low']:.1f}–"
+        f"{100 * pooled['high']:.1f}) over all {summary['tested']:,} images, each tested once",
         f"folds: {each}; mean {100 * summary['accuracy_mean']:.1f} ± "
         f"{100 * summary['accuracy_std']:.1f} (standard deviation)",
     ]

@@ -9,10 +9,11 @@ import sys
 from contextlib import ExitStack
 from importlib import import_module
 from io import FileIO
-from pathlib import Path
 from typing import Any
 
 from smallvit.extras import require
+from smallvit.runs.config import RunConfig
+from smallvit.runs.folder import LOG, Run
 
 logger = logging.getLogger(__name__)
 
@@ -20,56 +21,48 @@ logger = logging.getLogger(__name__)
 TIMED = ("seconds", "images_per_second")
 
 
-def clock(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """4:05 or 1:02:03."""
-    whole = max(0, round(seconds))
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    rounded = max(0, round(seconds))
+    hours, minutes = divmod(rounded // 60, 60)
+    return f"{hours}:{minutes:02d}:{rounded % 60:02d}" if hours else f"{minutes}:{rounded % 60:02d}"
 
 
-class Journal:
-    """log.jsonl always; a bar on a terminal, a line a validation elsewhere; others if asked for.
+class Log:
+    """log.jsonl always; a bar on a terminal, one line per interval elsewhere; others if wanted.
 
     Args:
-        path: The log; None writes none, as all processes but the first do.
-        size: Bytes of it to keep: what follows was written after the checkpoint that a resumed
-            run starts from.
-        steps: Of the whole run.
-        tensorboard: Folder for event files.
-        wandb: Name and config of a Weights & Biases run.
-        shown: Whether a person is told anything.
+        run: Whose log; its config says which others are wanted.
+        steps: Of the run.
+        size: Bytes of the file to keep: what follows was written after the checkpoint that a
+            resumed run starts from.
+        active: Whether anything is written or shown, as only in the first process.
+        shown: Whether to show progress to a person.
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        *,
-        size: int = 0,
-        steps: int,
-        tensorboard: Path | None = None,
-        wandb: tuple[str, dict[str, Any]] | None = None,
-        shown: bool = True,
+        self, run: Run, *, steps: int, size: int = 0, active: bool = True, shown: bool = True
     ) -> None:
-        self.steps, self._shown = steps, shown and path is not None
+        self.steps, self._shown = steps, shown and active
         self._file: FileIO | None = None
         self._board: Any = None
         self._wandb: Any = None
         self._bar: Any = None
         self._stack = ExitStack()
-        if path is None:
+        if not active:
             return
         # Unbuffered: what a full disk refused must not wait to be written before the next line.
-        self._file = self._stack.enter_context(path.open("ab", buffering=0))
+        self._file = self._stack.enter_context((run.folder / LOG).open("ab", buffering=0))
         self._file.truncate(size)
         self._file.seek(0, 2)
-        if tensorboard is not None:
+        if run.config.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(tensorboard))
+            self._board = SummaryWriter(str(run.folder / "tensorboard"))
             self._stack.callback(self._board.close)
-        if wandb is not None:
-            module = _wandb()
-            self._wandb = module.init(project="smallvit", name=wandb[0], config=wandb[1])
+        if run.config.wandb:
+            config = run.config.to_dict()
+            self._wandb = _wandb().init(project="smallvit", name=run.name, config=config)
             self._stack.callback(self._wandb.finish)
         if self._shown and sys.stderr.isatty():
             self._bar, self._task = self._make_bar()
@@ -83,17 +76,17 @@ class Journal:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.fields[told]}"),
+                TextColumn("{task.fields[numbers]}"),
                 TimeRemainingColumn(),
                 console=Console(stderr=True),
                 transient=True,
             )
         )
-        return bar, bar.add_task("training", total=self.steps, told="")
+        return bar, bar.add_task("training", total=self.steps, numbers="")
 
     @property
     def size(self) -> int:
-        """Bytes of the log so far, safely on their way to disk."""
+        """Bytes of the log so far, which are now on disk."""
         if self._file is None:
             return 0
         with contextlib.suppress(OSError):
@@ -143,27 +136,41 @@ class Journal:
         else:
             logger.info("%s", sentence)
 
-    def tell_progress(self, train: dict[str, Any], val: dict[str, Any] | None, left: float) -> None:
-        """What an interval brought: on the bar, or as a line."""
-        told = [f"loss {train['loss']:.3f}", f"accuracy {train['accuracy']:.1%}"]
-        if val is not None:
-            told.append(f"val {val['accuracy']:.1%}")
-        told.append(f"{train['images_per_second']:,.0f} images/s")
+    def show_interval(
+        self,
+        epoch: float,
+        train: dict[str, float],
+        val: dict[str, float],
+        speed: float,
+        left: float,
+    ) -> None:
+        """Numbers, images per second and seconds left: on the bar, or as a line."""
+        words = [f"{name} {_number(name, value)}" for name, value in train.items()]
+        words += [f"val {_number(name, value)}" for name, value in val.items()]
+        words.append(f"{speed:,.0f} images/s")
         if self._bar is not None:
-            self._bar.update(self._task, told=" · ".join(told))
-            return
-        self.tell(" · ".join([f"epoch {train['epoch']:g}", *told, f"{clock(left)} left"]))
+            self._bar.update(self._task, numbers=" · ".join(words), refresh=True)
+        else:
+            self.tell(" · ".join([f"epoch {epoch:g}", *words, f"{duration(left)} left"]))
 
     def close(self) -> None:
         """Closes everything."""
         self._stack.close()
 
 
-def require_loggers(*, tensorboard: bool, wandb: bool) -> None:
-    """Misses packages before anything is trained, not after."""
-    if tensorboard:
+def _number(name: str, value: float) -> str:
+    return f"{value:.1%}" if name == "accuracy" else f"{value:.3f}"
+
+
+def require_loggers(config: RunConfig) -> None:
+    """Refuses a missing package before anything is trained, not after.
+
+    Raises:
+        ImportError: One is missing; the message holds the command that installs it.
+    """
+    if config.tensorboard:
         require("tensorboard", "tensorboard", "--tensorboard")
-    if wandb:
+    if config.wandb:
         _wandb()
 
 

@@ -1,257 +1,274 @@
-"""The training loop, flat: steps, and now and then a look at validation and a checkpoint."""
+"""The training loop, flat: steps, and now and then a validation and a checkpoint."""
 
 import logging
 import math
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from smallvit.data import Loader
-from smallvit.runs.config import RunConfig
-from smallvit.training.distributed import World
-from smallvit.training.log import Journal
-from smallvit.training.schedule import is_mixed, learning_rate
+from smallvit.data import Dataset, Loader
+from smallvit.files import write_bytes, write_tensors
+from smallvit.runs.checkpoint import Progress, Score, save_checkpoint
+from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, WEIGHTS, Run
+from smallvit.training.log import Log
+from smallvit.training.optim import is_mixed, learning_rate
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.training.stop import Stop
 
 logger = logging.getLogger(__name__)
 
-_LOOK = 50  # steps between questions that a GPU has to stop for
+_CHECK = 50  # steps between checks that a GPU has to be waited for
 _AGREE = 10  # steps between questions to all processes
 
 
-class Score(NamedTuple):
-    """What validation says."""
-
-    accuracy: float
-    loss: float
-
-    def beats(self, other: "Score | None") -> bool:
-        """More right, or as many with a lower loss."""
-        return other is None or (self.accuracy, -self.loss) > (other.accuracy, -other.loss)
-
-
-@dataclass
-class Progress:
-    """How far a run is, as plain numbers; what a checkpoint keeps beside tensors.
-
-    Attributes:
-        step: Steps done.
-        steps: Steps there are to do; fewer than planned if the time is short.
-        best_step: When validation was best.
-        best: What it said then.
-        waited: Validations since then.
-        sums: What the steps since the last line of the log say.
-        log_size: Bytes of the log.
-        accumulation: Passes a step is made of, more than planned after memory ran out.
-        ended: Why it is over: "finished", "patience", "time"; or "".
-    """
-
-    step: int = 0
-    steps: int = 0
-    best_step: int = 0
-    best: Score | None = None
-    waited: int = 0
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    log_size: int = 0
-    accumulation: int = 1
-    ended: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {**asdict(self), "best": list(self.best) if self.best else None}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Progress":
-        """From plain data."""
-        best = data.get("best")
-        return cls(**{**data, "best": Score(*best) if best else None})
-
-
-@dataclass
-class Job:
+@dataclass(frozen=True)
+class Training:
     """Everything the loop works with.
 
     Attributes:
-        validate: The score of the model as it is now; None where there is no validation split.
-        save: Writes a checkpoint.
-        deadline: When to be done, on time.monotonic's clock; None takes the time it takes.
-        best: The weights that were best on validation.
+        clock: Seconds; only their differences count.
+        deadline: When to be done, on that clock; None takes the time it takes.
     """
 
-    config: RunConfig
-    world: World
+    run: Run
+    dataset: Dataset
     loader: Loader
     stepper: Stepper
-    journal: Journal
     progress: Progress
-    every: int
-    validate: Callable[[], Score] | None
-    save: Callable[["Job"], None]
+    log: Log
+    clock: Callable[[], float]
     deadline: float | None = None
-    best: dict[str, Tensor] = field(default_factory=dict)
-
-    @property
-    def chosen(self) -> nn.Module:
-        """What is validated and saved: the average of the weights, if there is one."""
-        model = self.stepper.learner.model
-        average = self.stepper.average
-        if average is not None:
-            for slow, fast in zip(average.buffers(), model.buffers(), strict=True):
-                slow.copy_(fast)
-        return model if average is None else average
 
 
-def run_loop(job: Job) -> None:
+def run_loop(training: Training) -> None:
     """Takes all steps that are left, or those until something ends them; see `Progress.ended`.
 
     Raises:
-        NonFiniteError: The loss was; the last checkpoint holds the last good weights.
+        NonFiniteError: The loss is not finite; the last checkpoint holds the last good weights.
     """
-    config, progress, stepper = job.config, job.progress, job.stepper
-    first, since = progress.step, _Interval(progress.step)
-    saved = time.monotonic()
+    config, progress, clock = training.run.config, training.progress, training.clock
+    first, saved = progress.step, clock()
+    since = first, saved  # the step and time at which the log's interval begins
     with Stop() as stop:
         while not progress.ended:
-            step = progress.step
-            _take_step(job, step)
-            progress.step = step + 1
-            if step == first:
-                since = _Interval(progress.step)  # what a first step costs says nothing of others
-            job.journal.advance(progress.step, progress.steps)
-            looking = progress.step % job.every == 0 or progress.step == progress.steps
-            if looking or progress.step % _LOOK == 0:
-                stepper.check()
-            if looking:
-                _look(job, since)
-                since = _Interval(progress.step)
+            _take_step(training)
+            if progress.step == first + 1:
+                since = progress.step, clock()  # a first step is slower than the others
+            training.log.advance(progress.step, progress.steps)
+            last = progress.step == progress.steps
+            validates = last or progress.step % (config.loop.every or progress.steps) == 0
+            if validates or progress.step % _CHECK == 0:
+                training.stepper.check()
+            if validates:
+                _end_interval(training, since)
+                since = progress.step, clock()
             if progress.step == progress.steps:
                 progress.ended = progress.ended or "finished"
-            asked, late = _questions(job, stop)
-            if asked:
-                job.save(job)
+            requested, late = _questions(training, stop)
+            if requested:
+                save(training)
                 return
             if late and not progress.ended:
-                if not looking:
-                    _look(job, since)
+                if not validates:
+                    _end_interval(training, since)
                 progress.ended = "time"
-            due = time.monotonic() - saved >= config.loop.checkpoint_seconds
-            if looking and job.world.agree(due) and not progress.ended:
-                job.save(job)
-                saved = time.monotonic()
+            due = clock() - saved >= config.loop.checkpoint_seconds
+            if validates and training.stepper.world.agree(due) and not progress.ended:
+                save(training)
+                saved = clock()
 
 
-def _take_step(job: Job, step: int) -> None:
-    """One step of the schedule."""
-    config, progress = job.config, job.progress
-    lr = learning_rate(step, progress.steps, config.optim.lr, config.schedule)
-    mixed = config.augment.mixed and is_mixed(step, progress.steps, config.schedule)
-    step_within_memory(job, step, lr=lr, mixed=mixed)
+def _take_step(training: Training) -> None:
+    """The next step of the schedule."""
+    config, progress = training.run.config, training.progress
+    step, steps = progress.step, progress.steps
+    lr = learning_rate(step, steps, config.optim.lr, config.schedule)
+    mixed = config.augment.mixed and is_mixed(step, steps, config.schedule)
+    training.stepper(training.loader.batch(step), step, lr=lr, mixed=mixed)
+    progress.step = step + 1
 
 
-def step_within_memory(job: Job, step: int, *, lr: float, mixed: bool) -> None:
-    """One step, in more passes if memory runs out."""
-    config, progress = job.config, job.progress
-    while True:
-        try:
-            job.stepper(job.loader.batch(step), step, lr=lr, mixed=mixed)
-            return
-        except torch.OutOfMemoryError:
-            share = config.loop.batch_size // job.world.size
-            group = config.augment.mix_group if config.augment.mixed else 1
-            job.stepper.halve(share, group)
-            progress.accumulation = job.stepper.accumulation
-            job.journal.tell(
-                f"out of memory: a step is now made of {progress.accumulation} passes of "
-                f"{share // progress.accumulation} images"
-            )
-
-
-def _look(job: Job, since: "_Interval") -> None:
-    """Writes what the steps since the last look said, and validates."""
-    progress, config = job.progress, job.config
-    loss, accuracy, count = job.stepper.take_sums()
-    seconds = time.monotonic() - since.started
-    if not math.isfinite(loss):
+def _end_interval(training: Training, since: tuple[int, float]) -> None:
+    """Logs the steps since the last interval, validates, and plans anew if time is short."""
+    config, progress, clock = training.run.config, training.progress, training.clock
+    first, started = since
+    means = training.stepper.take_means()
+    seconds = clock() - started
+    if not math.isfinite(means["loss"]):
         raise NonFiniteError(progress.step - 1)
-    steps = progress.step - since.step
-    rate = seconds / max(steps, 1)
-    told = {
-        "epoch": round(progress.step / job.loader.steps_per_epoch, 3),
-        "images": progress.step * config.loop.batch_size,
-        "lr": learning_rate(progress.step - 1, progress.steps, config.optim.lr, config.schedule),
-        "loss": loss,
-        "accuracy": accuracy,
-        "images_per_second": round(config.loop.batch_size / max(rate, 1e-9), 1),
-        "seconds": round(seconds, 3),
-    }
-    assert count > 0
-    job.journal.write("train", step=progress.step, **told)
-    val = None
-    if job.validate is not None:
-        started = time.monotonic()
-        score = job.validate()
-        val = {"loss": score.loss, "accuracy": score.accuracy}
-        spent = round(time.monotonic() - started, 3)
-        job.journal.write("val", step=progress.step, **val, seconds=spent)
-        _choose(job, score)
-    rate = (time.monotonic() - since.started) / max(steps, 1)  # with validation
-    job.journal.tell_progress(told, val, rate * (progress.steps - progress.step))
-    if job.deadline is not None:
-        _shorten(job, rate)
+    steps = max(progress.step - first, 1)
+    epoch = round(progress.step / training.loader.steps_per_epoch, 3)
+    speed = round(config.loop.batch_size * steps / max(seconds, 1e-9), 1)
+    training.log.write(
+        "train",
+        step=progress.step,
+        epoch=epoch,
+        images=progress.step * config.loop.batch_size,
+        lr=learning_rate(progress.step - 1, progress.steps, config.optim.lr, config.schedule),
+        **means,
+        images_per_second=speed,
+        seconds=round(seconds, 3),
+    )
+    val: dict[str, float] = {}
+    if "val" in training.dataset.splits:
+        before = clock()
+        val = validate(training)
+        training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
+        _choose(training, val)
+    rate = (clock() - started) / steps  # with validation
+    left = rate * (progress.steps - progress.step)
+    decides = training.stepper.objective.decides
+    training.log.show_interval(epoch, means, {decides: val[decides]} if val else {}, speed, left)
+    if training.deadline is not None:
+        _shorten(training, rate, training.deadline)
 
 
-def _choose(job: Job, score: Score) -> None:
+def validate(training: Training) -> dict[str, float]:
+    """Loss and numbers of the validation split, with the weights as they are now.
+
+    Raises:
+        NonFiniteError: The last step left weights that give nothing finite.
+    """
+    objective = training.stepper.evaluated()
+    try:
+        val = objective.validate(training.dataset, "val", training.stepper.world)
+    except ValueError as error:  # logits that are not finite
+        raise NonFiniteError(training.progress.step) from error
+    if not math.isfinite(val["loss"]):
+        raise NonFiniteError(training.progress.step)
+    return val
+
+
+def _choose(training: Training, val: dict[str, float]) -> None:
     """Keeps the weights if they are the best so far; stops when patience is at its end."""
-    progress = job.progress
+    progress, decides = training.progress, training.stepper.objective.decides
+    score = Score(-val["loss"] if decides == "loss" else val[decides], val["loss"])
     if score.beats(progress.best):
         progress.best, progress.best_step, progress.waited = score, progress.step, 0
-        job.best = {
+        progress.best_weights = {
             name: tensor.detach().to("cpu", copy=True)
-            for name, tensor in job.chosen.state_dict().items()
+            for name, tensor in training.stepper.evaluated().model.state_dict().items()
         }
         return
     progress.waited += 1
-    patience = job.config.schedule.patience
+    patience = training.run.config.schedule.patience
     if patience and progress.waited >= patience:
         progress.ended = "patience"
 
 
-def _shorten(job: Job, rate: float) -> None:
-    """Plans fewer steps where the machine has become slower than it was measured."""
-    progress = job.progress
-    assert job.deadline is not None
+def _shorten(training: Training, rate: float, deadline: float) -> None:
+    """Plans fewer steps where one takes longer now (`rate`, in seconds) than was measured."""
+    progress = training.progress
     left = progress.steps - progress.step
-    affordable = job.world.agree(int((job.deadline - time.monotonic()) / rate))
+    affordable = training.stepper.world.agree(int((deadline - training.clock()) / rate))
     if 0 <= affordable < left * 0.98:
         fewer = progress.step + affordable
-        job.journal.write("plan", step=progress.step, steps=fewer)
-        job.journal.tell(
+        training.log.write("plan", step=progress.step, steps=fewer)
+        training.log.tell(
             f"this machine has become slower: {fewer:,} steps instead of {progress.steps:,}"
         )
-        progress.steps = max(fewer, progress.step)
-        if progress.steps == progress.step:
+        progress.steps = fewer
+        if not affordable:
             progress.ended = "time"
 
 
-def _questions(job: Job, stop: Stop) -> tuple[bool, bool]:
-    """Whether someone asked to stop, and whether the time is over; the same for all processes."""
-    late = job.deadline is not None and time.monotonic() > job.deadline
-    if job.world.size == 1:
-        return stop.asked, late
-    if job.progress.step % _AGREE and job.progress.step != job.progress.steps:
+def _questions(training: Training, stop: Stop) -> tuple[bool, bool]:
+    """Whether a stop was requested, and whether time is over; the same in all processes."""
+    world, progress = training.stepper.world, training.progress
+    late = training.deadline is not None and training.clock() > training.deadline
+    if world.size == 1:
+        return stop.requested, late
+    if progress.step % _AGREE and progress.step != progress.steps:
         return False, False
     # The deadline is on the first process's clock, and another machine's shows another time.
-    return job.world.any(stop.asked), job.world.agree(late)
+    return world.any(stop.requested), world.agree(late)
 
 
-class _Interval:
-    """Since when the log waits for its next line."""
+def save(training: Training) -> None:
+    """Writes a checkpoint; one that cannot be written does not end the training."""
+    progress, stepper, folder = training.progress, training.stepper, training.run.folder
+    progress.sums = training.stepper.world.total(stepper.sums).tolist()
+    progress.log_size = training.log.size
+    progress.accumulation = stepper.accumulation
+    progress.scaler = stepper.scaler.state_dict()
+    if not training.stepper.world.leads:
+        return
+    try:
+        save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())
+        if progress.best_weights:
+            write_tensors(folder / WEIGHTS, progress.best_weights)
+    except OSError as error:
+        logger.warning("could not write a checkpoint: %s; training goes on", error)
 
-    def __init__(self, step: int) -> None:
-        self.step = step
-        self.started = time.monotonic()
+
+def restore(progress: Progress, tensors: Mapping[str, Tensor], stepper: Stepper) -> None:
+    """Puts a checkpoint back into a stepper.
+
+    Raises:
+        ValueError: The checkpoint belongs to another model.
+    """
+    stepper.load_state_dict(tensors)
+    stepper.accumulation = progress.accumulation
+    if progress.scaler:
+        stepper.scaler.load_state_dict(progress.scaler)
+    # The sums are those of all processes together.
+    sums = progress.sums if stepper.world.leads else [0.0] * len(progress.sums)
+    stepper.sums.copy_(torch.tensor(sums, dtype=stepper.sums.dtype))
+
+
+def finish(training: Training) -> Run:
+    """Writes weights, evaluation and the last facts of a run that has ended."""
+    run, world, progress = training.run, training.stepper.world, training.progress
+    if not progress.ended:
+        if world.leads:
+            run = run.note(status="interrupted", step=progress.step)
+            done, steps = f"{progress.step:,}", f"{progress.steps:,}"
+            command = resume_command(run.folder)
+            logger.warning("stopped after %s of %s steps; go on with: %s", done, steps, command)
+        return run
+    objective = training.stepper.evaluated()
+    last = {name: tensor.cpu() for name, tensor in objective.model.state_dict().items()}
+    best = progress.best_weights or last
+    if world.leads:
+        _write_weights(run.folder, {WEIGHTS: best, LAST: last})
+    objective.model.load_state_dict(best)
+    facts, evaluation = objective.evaluate(training.dataset, world)
+    ending = {
+        "status": "finished",
+        "ended": progress.ended,
+        "steps": progress.step,
+        "best_step": progress.best_step or progress.step,
+        "accumulation": training.stepper.accumulation,
+        **facts,
+    }
+    if world.leads:
+        if evaluation is not None:
+            write_bytes(run.folder / EVALUATION, evaluation.to_json().encode())
+        run = run.note(**ending)
+        shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
+    world.wait()
+    # What the first process wrote is what the others return.
+    return run if world.leads else replace(run, info={**run.info, **ending})
+
+
+def _write_weights(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Files of weights; where the disk is full, checkpoints make room for them."""
+    for name, tensors in files.items():
+        try:
+            write_tensors(folder / name, tensors)
+        except OSError as error:
+            logger.warning(
+                "could not write %s (%s): removing checkpoints to make room", name, error
+            )
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            write_tensors(folder / name, tensors)
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on."""
+    return f"smallvit train --resume --out {shlex.quote(str(folder))}"

@@ -1,19 +1,20 @@
-"""AdamW with proper parameter groups."""
+"""AdamW with proper parameter groups, and schedules as pure functions of the step."""
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
 from smallvit.models.parameters import depths, frozen_below, undecayed
-from smallvit.runs.config import OptimConfig
+from smallvit.runs.config import OptimConfig, ScheduleConfig
 
 
 def freeze(model: nn.Module, layers: int) -> int:
-    """Stops the training of the first layers; returns how many parameters are left to train."""
-    still = frozen_below(model, layers) if layers else set()
+    """Freezes the first layers; returns how many parameters are left to train."""
+    frozen = frozen_below(model, layers) if layers else set()
     for name, parameter in model.named_parameters():
-        if name in still:
+        if name in frozen:
             parameter.requires_grad_(False)
     left = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if not left:
@@ -27,10 +28,10 @@ def parameter_groups(
     """Parameters by their weight decay and by their share (`scale`) of the learning rate.
 
     Args:
-        extra: Parts that are trained with the model and thrown away after it: all of their
+        extra: Modules that are trained with the model and thrown away after it: all of their
             matrices decay, at the full learning rate.
     """
-    apart = undecayed(model) if config.decay == "matrices" else set()
+    exempt = undecayed(model) if config.decay == "matrices" else set()
     layer, top = depths(model) if config.layer_decay < 1 else ({}, 0)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
 
@@ -41,9 +42,9 @@ def parameter_groups(
 
     for name, parameter in model.named_parameters():
         scale = config.layer_decay ** (top - layer[name]) if layer else 1.0
-        add(parameter, name not in apart, scale)
-    for part in extra:
-        for parameter in part.parameters():
+        add(parameter, name not in exempt, scale)
+    for module in extra:
+        for parameter in module.parameters():
             add(parameter, config.decay == "all" or parameter.ndim > 1, 1.0)
     return [
         {"params": parameters, "weight_decay": decay, "scale": scale}
@@ -52,7 +53,7 @@ def parameter_groups(
 
 
 def make_optimiser(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW, fused; on a GPU its learning rates are tensors, so that a graph can be told them."""
+    """AdamW, fused; on a GPU its learning rates are tensors, which a CUDA graph reads anew."""
     device = groups[0]["params"][0].device
     on_gpu = device.type == "cuda"
     for group in groups:
@@ -74,3 +75,30 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
             group["lr"].fill_(new)
         else:
             group["lr"] = new
+
+
+def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) -> float:
+    """The learning rate of a step: up linearly, down a cosine, then flat.
+
+    The first step after the warm-up has the peak, the first of the cool-down the lowest.
+    """
+    warmup, cooldown = round(config.warmup * steps), round(config.cooldown * steps)
+    if step < warmup:
+        return config.start + (peak - config.start) * step / warmup
+    turn = min((step - warmup) / max(steps - warmup - cooldown, 1), 1.0)
+    return config.end + (peak - config.end) * 0.5 * (1 + math.cos(math.pi * turn))
+
+
+def is_mixed(step: int, steps: int, config: ScheduleConfig) -> bool:
+    """Whether images are still mixed at a step."""
+    return step < round(config.mixed * steps)
+
+
+def ema_decay(step: int, decay: float) -> float:
+    """The EMA's decay at a step: lower in the first steps, whose weights are soon outdated."""
+    return min(decay, (1 + step) / (10 + step))
+
+
+def validation_interval(steps: int, steps_per_epoch: int) -> int:
+    """An epoch, or a hundredth of the run if that is longer."""
+    return max(1, min(steps, max(steps_per_epoch, steps // 100)))

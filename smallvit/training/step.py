@@ -1,7 +1,8 @@
 """One optimiser step: plain, compiled, or captured as a CUDA graph."""
 
+import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from smallvit.data.loader import Batch
-from smallvit.runs.config import OptimConfig
+from smallvit.runs.checkpoint import below
+from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
-from smallvit.training.learner import Learner
-from smallvit.training.optim import set_learning_rate
-from smallvit.training.schedule import average_decay
+from smallvit.training.objective import Objective
+from smallvit.training.optim import ema_decay, make_optimiser, parameter_groups, set_learning_rate
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +24,10 @@ _NEVER = 2**62
 
 
 class NonFiniteError(ValueError):
-    """The loss is infinite or no number.
+    """The loss is infinite or not a number.
 
     Attributes:
-        step: Whose.
+        step: Whose loss.
         untouched: Whether the weights are still those of the step before.
     """
 
@@ -35,64 +36,82 @@ class NonFiniteError(ValueError):
         self.step, self.untouched = step, untouched
 
 
+class _Pass(nn.Module):
+    """One pass through an objective; whether it is compiled can change without DDP noticing."""
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective = objective
+        self.compute: Callable[..., tuple[Tensor, Tensor]] = objective.forward
+
+    def forward(self, *batch: Tensor, mixed: bool) -> tuple[Tensor, Tensor]:
+        return self.compute(*batch, mixed=mixed)
+
+
 class Stepper:
-    """Takes steps, and adds up what they say.
+    """Takes steps, and adds up their losses and numbers.
 
     Args:
-        learner: From bytes to a loss.
-        optimiser: Of everything in the learner that is trained.
-        average: A copy of the model that follows it slowly, or None.
-        optim: Clipping and averaging.
-        accumulation: Passes a step is made of.
-        world: Who shares the work.
-        compiled: Whether to compile.
-        captured: Whether to capture the whole step, on a GPU.
-        seed: The run's, for dropout.
+        config: The run's: optimiser, EMA, passes per step, how to compute, seed of dropout.
+        objective: From images to a loss.
+        world: The processes that share the work.
+
+    Attributes:
+        optimiser: Of everything in the objective that is trained.
+        ema: A copy of the objective with moving averages of its parameters, or None.
+        accumulation: Passes per step; more after memory ran out.
+        sums: Over the images since `take_means`: the loss, the objective's numbers, the images.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        optimiser: torch.optim.Optimizer,
-        *,
-        average: nn.Module | None,
-        optim: OptimConfig,
-        accumulation: int,
-        world: World,
-        compiled: bool,
-        captured: bool,
-        seed: int,
-    ) -> None:
-        self.learner, self.optimiser, self.average, self.optim = learner, optimiser, average, optim
-        self.accumulation, self.world, self.seed = accumulation, world, seed
-        self.compiled, self.captured = compiled, captured
-        device = world.device
-        self.sums = torch.zeros(
-            3, device=device, dtype=torch.float32 if device.type == "mps" else torch.float64
-        )
+    def __init__(self, config: RunConfig, objective: Objective, world: World) -> None:
+        self.config, self.objective, self.world = config, objective, world
+        loop, device, on_gpu = config.loop, world.device, world.device.type == "cuda"
+        groups = parameter_groups(objective.model, config.optim, *objective.extra)
+        self.optimiser = make_optimiser(groups, config.optim)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")
+        self.ema: Objective | None = None
+        if config.optim.ema:
+            self.ema = copy.deepcopy(objective).requires_grad_(False).eval()
+        self.accumulation = loop.accumulation
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        self.sums = torch.zeros(2 + len(objective.numbers), device=device, dtype=dtype)
         self._bad = torch.tensor(_NEVER, device=device)
         self._step = torch.tensor(0, device=device)
         self._keep = torch.tensor(0.0, device=device)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=learner.precision == "fp16")
+        self.compiled = on_gpu if loop.compiled is None else loop.compiled
+        capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
+        self.captured = capturable and loop.captured is not False
         self._graphs: dict[bool, tuple[Any, Batch]] = {}
-        self._work: nn.Module = learner
+        self._pass = _Pass(objective)
+        self._draw_paths = objective.path_draws
+        if self.compiled:
+            self._pass.compute = torch.compile(objective.forward, dynamic=False)
+            self._draw_paths = torch.compile(objective.path_draws, dynamic=False)
+        self._run_pass: nn.Module = self._pass
         if world.size > 1:
-            devices = [device] if device.type == "cuda" else None
-            self._work = DistributedDataParallel(learner, device_ids=devices)
-        if compiled:
-            learner.compile(dynamic=False)
-            learner.path_draws = torch.compile(learner.path_draws, dynamic=False)  # type: ignore[method-assign]
+            devices = [device] if on_gpu else None
+            self._run_pass = DistributedDataParallel(self._pass, device_ids=devices)
 
     def __call__(self, batch: Batch, step: int, *, lr: float, mixed: bool) -> None:
-        """Takes one step.
+        """Takes one step, in more passes from now on if memory runs out.
 
         Raises:
             NonFiniteError: The loss is; on the CPU before anything has changed.
-            torch.OutOfMemoryError: Nothing has changed; `halve` and try again.
+            ValueError: Memory ran out and a pass cannot become smaller.
         """
+        while True:
+            try:
+                self._take(batch, step, lr, mixed)
+                return
+            except torch.OutOfMemoryError:
+                pass  # what the failed pass holds is free only after this
+            self._halve(len(batch.images))
+
+    def _take(self, batch: Batch, step: int, lr: float, mixed: bool) -> None:
+        """One try; when memory runs out nothing has changed."""
         set_learning_rate(self.optimiser, lr)
         self._step.fill_(step)
-        self._keep.fill_(average_decay(step, self.optim.ema))
+        self._keep.fill_(ema_decay(step, self.config.optim.ema))
         self._seed_dropout(step)
         if self.captured:
             try:
@@ -112,22 +131,15 @@ class Stepper:
                 self._plainly("compile", error)
         self._run(batch, mixed)
 
-    def halve(self, share: int, group: int) -> None:
-        """Doubles the passes of a step.
-
-        Args:
-            share: This process's images of a step.
-            group: Images that must stay in one pass.
-
-        Raises:
-            ValueError: A pass cannot become smaller.
-        """
+    def _halve(self, share: int) -> None:
+        """Doubles the passes of a step of `share` images in this process."""
         if self.world.size > 1:
             raise ValueError(
                 "out of memory: with several processes choose a smaller batch_size, or more "
                 "accumulation"
             )
-        more = 2 * self.accumulation
+        more, augment = 2 * self.accumulation, self.config.augment
+        group = augment.mix_group if augment.mixed else 1  # images that must stay in one pass
         if share % more or (share // more) % group:
             raise ValueError(
                 f"out of memory, and a step of {share} images in {self.accumulation} passes "
@@ -138,12 +150,16 @@ class Stepper:
         self.optimiser.zero_grad(set_to_none=True)
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()
+        logger.warning(
+            "out of memory: a step is now made of %d passes of %d images", more, share // more
+        )
 
-    def take_sums(self) -> tuple[float, float, int]:
-        """Mean loss, accuracy and number of images since the last call, of all processes."""
-        loss, hits, count = self.world.total(self.sums).tolist()
+    def take_means(self) -> dict[str, float]:
+        """Loss and numbers per image since the last call, of all processes."""
+        *sums, count = self.world.total(self.sums).tolist()
         self.sums.zero_()
-        return loss / max(count, 1), hits / max(count, 1), round(count)
+        means = [value / max(count, 1) for value in sums]
+        return dict(zip(("loss", *self.objective.numbers), means, strict=True))
 
     def check(self) -> None:
         """Raises NonFiniteError if a loss was, on any device; waits for the device."""
@@ -151,56 +167,62 @@ class Stepper:
         if first != _NEVER:
             raise NonFiniteError(first)
 
+    @torch.no_grad()
+    def evaluated(self) -> Objective:
+        """What is validated and saved: the EMA, brought up to date, or else the objective.
+
+        Buffers, such as the statistics of BatchNorm, are not averaged but copied.
+        """
+        if self.ema is None:
+            return self.objective
+        for slow, fast in zip(self.ema.buffers(), self.objective.buffers(), strict=True):
+            slow.copy_(fast)
+        return self.ema
+
     def _run(self, batch: Batch, mixed: bool) -> None:
-        """The step itself; nothing in it asks the device."""
+        """The step itself; nothing in it waits for a GPU."""
         self.optimiser.zero_grad(set_to_none=True)
         loss = torch.zeros_like(self._keep)
-        hits = torch.zeros_like(self._step)
-        for number, part in enumerate(self._parts(batch)):
-            self.learner.draw_paths(self._step, part.positions)
-            with self._unsynchronised(number + 1 < self.accumulation):
-                own, right = self._work(
-                    part.images, part.labels, self._step, part.positions, mixed=mixed
-                )
-                own = own / self.accumulation
-                self.scaler.scale(own).backward()
-            loss += own.detach()
-            hits += right
+        numbers = torch.zeros(len(self.objective.numbers), device=loss.device)
+        parts = zip(*(tensor.chunk(self.accumulation) for tensor in batch), strict=True)
+        for index, (images, labels, positions) in enumerate(parts):
+            if self.objective.paths:
+                self.objective.drop_paths(self._draw_paths(self._step, positions))
+            with self._unsynchronised(index + 1 < self.accumulation):
+                mean, sums = self._run_pass(images, labels, self._step, positions, mixed=mixed)
+                mean = mean / self.accumulation
+                self.scaler.scale(mean).backward()
+            loss += mean.detach()
+            numbers += sums.detach()
         if loss.device.type == "cpu" and not torch.isfinite(loss):
             raise NonFiniteError(int(self._step), untouched=True)
         self._update()
-        self._note(loss, hits, batch.labels.shape[0])
+        count = torch.full_like(loss[None], len(batch.images))
+        self.sums += torch.cat([loss * count, numbers, count])
+        first_bad = torch.minimum(self._bad, self._step)
+        self._bad.copy_(torch.where(torch.isfinite(loss), self._bad, first_bad))
 
     def _update(self) -> None:
-        if self.optim.clip:
+        if clip := self.config.optim.clip:
             self.scaler.unscale_(self.optimiser)
             trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(trained, self.optim.clip)
+            nn.utils.clip_grad_norm_(trained, clip)
         self.scaler.step(self.optimiser)
         self.scaler.update()
-        if self.average is not None:
-            pairs = zip(self.average.parameters(), self.learner.model.parameters(), strict=True)
+        if self.ema is not None:
+            pairs = zip(self.ema.parameters(), self.objective.parameters(), strict=True)
             with torch.no_grad():
                 for slow, fast in pairs:
                     slow.lerp_(fast, 1 - self._keep)
 
-    def _note(self, loss: Tensor, hits: Tensor, count: int) -> None:
-        fine = torch.isfinite(loss)
-        self._bad.copy_(torch.where(fine, self._bad, torch.minimum(self._bad, self._step)))
-        self.sums += torch.stack([loss * count, hits.float(), torch.full_like(loss, count)])
-
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
-        chunks = (tensor.chunk(self.accumulation) for tensor in batch)
-        return (Batch(*part) for part in zip(*chunks, strict=True))
-
     def _unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
-        if wanted and isinstance(self._work, DistributedDataParallel):
-            return self._work.no_sync()
+        if wanted and isinstance(self._run_pass, DistributedDataParallel):
+            return self._run_pass.no_sync()
         return nullcontext()
 
     def _seed_dropout(self, step: int) -> None:
-        """Dropout draws from torch's generator: so that a step does not depend on those before."""
-        torch.manual_seed((self.seed * 1_000_003 + step) * 4096 + self.world.rank)
+        """So that dropout, which draws from torch's generator, does not depend on earlier steps."""
+        torch.manual_seed((self.config.seed * 1_000_003 + step) * 4096 + self.world.rank)
 
     def _replay(self, batch: Batch, step: int, mixed: bool) -> None:
         if mixed not in self._graphs:
@@ -231,15 +253,10 @@ class Stepper:
 
     def _tensors(self) -> list[Tensor]:
         """Everything a step changes."""
-        state = [
-            value
-            for held in self.optimiser.state.values()
-            for value in held.values()
-            if isinstance(value, Tensor)
-        ]
-        slow = [] if self.average is None else list(self.average.parameters())
-        own = [*self.learner.parameters(), *self.learner.buffers(), self.sums, self._bad]
-        return [*own, *slow, *state]
+        state = [value for state in self.optimiser.state.values() for value in state.values()]
+        ema = [] if self.ema is None else list(self.ema.parameters())
+        trained = [*self.objective.parameters(), *self.objective.buffers()]
+        return [*trained, self.sums, self._bad, *ema, *state]
 
     @torch.no_grad()
     def snapshot(self) -> list[Tensor]:
@@ -255,6 +272,36 @@ class Stepper:
         for tensor in tensors[len(saved) :]:
             tensor.zero_()
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """All tensors that decide how the run goes on."""
+        owners = {"objective": self.objective.state_dict()}
+        if self.ema is not None:
+            owners["ema"] = self.ema.state_dict()
+        for number, state in self.optimiser.state_dict()["state"].items():
+            owners[f"optimiser.{number}"] = state
+        return {f"{owner}.{key}": x for owner, owned in owners.items() for key, x in owned.items()}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
+        """The reverse.
+
+        Raises:
+            ValueError: They belong to another model.
+        """
+        weights = below(tensors, "objective.")
+        try:
+            self.objective.load_state_dict(weights)
+            if self.ema is not None:
+                self.ema.load_state_dict({**weights, **below(tensors, "ema.")})
+        except RuntimeError as error:
+            raise ValueError(f"the checkpoint belongs to another model: {error}") from error
+        trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in below(tensors, "optimiser.").items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = _laid_out_as(trained[int(number)], value)
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+
     def _plainly(self, what: str, error: Exception) -> None:
         """Goes on without what failed, and says so."""
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -264,6 +311,12 @@ class Stepper:
             torch.cuda.synchronize()
         else:
             self.compiled = False
-            self.learner._compiled_call_impl = None
-            self.learner.__dict__.pop("path_draws", None)
+            self._pass.compute, self._draw_paths = self.objective.forward, self.objective.path_draws
         self.optimiser.zero_grad(set_to_none=True)
+
+
+def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
+    """A value in its parameter's memory layout, which fused optimisers expect."""
+    if value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter, requires_grad=False).copy_(value)

@@ -1,41 +1,38 @@
-"""`train`: one run from a config, or the rest of one."""
+"""`train`: one run from a config, and `resume`: the rest of one. Both read from top to bottom."""
 
 import logging
 import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 import smallvit
-from smallvit.config_io import differences
 from smallvit.data import Audit, Dataset, audit
-from smallvit.runs.checkpoint import load_checkpoint
+from smallvit.models.build import describe, make_model
+from smallvit.runs.checkpoint import Progress, load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.folder import CHECKPOINTS, LOG, Run, new_folder, refuse_taken
-from smallvit.training.budget import Budget, plan_steps
-from smallvit.training.distributed import World, join_world, leave_world
-from smallvit.training.finish import explain_stop, finish, save, score
-from smallvit.training.log import Journal, require_loggers
-from smallvit.training.loop import Job, Progress, run_loop
-from smallvit.training.schedule import validation_interval
-from smallvit.training.setup import (
-    Built,
-    be_deterministic,
-    build_model,
-    drloc_weight,
-    fitted,
-    make_loader,
-    make_stepper,
-)
-from smallvit.training.state import restore_state
-from smallvit.training.step import NonFiniteError
+from smallvit.runs.folder import CHECKPOINTS, Run, new_folder, refuse_taken
+from smallvit.training.budget import limit_batch, make_loader, plan_steps
+from smallvit.training.distributed import World, join_world, leave_world, set_determinism
+from smallvit.training.log import Log, require_loggers
+from smallvit.training.loop import Training, finish, restore, run_loop, save
+from smallvit.training.objective import drloc_weight, find_objective, make_objective
+from smallvit.training.optim import freeze
+from smallvit.training.step import NonFiniteError, Stepper
+from smallvit.transfer.start import start_from
 
 logger = logging.getLogger(__name__)
+
+#: Findings of an audit that do not matter where labels do not.
+_ABOUT_LABELS = ("one-class", "empty-class", "conflicts", "case")
 
 
 def train(
@@ -43,48 +40,59 @@ def train(
     *,
     out: str | os.PathLike[str] | None = None,
     dataset: Dataset | None = None,
-    found: Audit | None = None,
+    audited: Audit | None = None,
     command: str | None = None,
     started: float | None = None,
     shown: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Run:
     """Trains a model and evaluates it on the test split.
 
     Args:
         config: What to do; `smallvit.plan` makes one.
         out: The run folder; None takes the next free runs/<data>-<model>-<n>.
-        dataset: What the config names, if it is loaded already.
-        found: Its audit, if there is one already.
+        dataset: The data that the config names, if it is loaded already.
+        audited: Its audit, if there is one already.
         command: For the record: what was typed.
-        started: When the time of `minutes` began, on time.monotonic's clock.
-        shown: Whether a person is told anything.
+        started: When the time of `minutes` began, on the clock; None means now.
+        shown: Whether to show progress to a person.
+        clock: Seconds; only their differences count.
 
     Returns:
-        The run. Its `info["status"]` is "finished", or "interrupted" if it was asked to stop.
+        The run. Its `info["status"]` is "finished", or "interrupted" if a stop was requested.
 
     Raises:
         ValueError: Something in the config or the data does not fit.
         OSError: The run folder cannot be written.
     """
-    started = time.monotonic() if started is None else started
+    started = clock() if started is None else started
     world = join_world(config.loop.device)
     try:
-        be_deterministic(config)
-        require_loggers(tensorboard=config.tensorboard, wandb=config.wandb)
-        if dataset is None:
-            dataset = _open_together(config, world)
-        config = fitted(config, dataset)
-        _refuse_errors(dataset, found, config)
-        folder = Path(out) if out is not None else new_folder(_stem(config), _short(config))
-        folder = world.agree(folder)
+        require_loggers(config)
+        set_determinism(config.loop.deterministic)
+        folder = world.agree(Path(out) if out is not None else _next_folder(config))
         check_writable(folder)
-        job, built = _prepare(config, dataset, world)
-        _check_room(folder, job)
-        _plan(job, dataset, folder, started)
-        run = _create(job, dataset, built, folder, command)
+        dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
+        config = limit_batch(config, dataset)
+        model, notes = build_model(config, dataset)
+        # Three checkpoints of up to five copies each, and two files of weights.
+        check_writable(folder, need=17 * sum(p.nbytes for p in model.parameters()))
+        weight = drloc_weight(config.loss.drloc, model)
+        config = replace(config, loss=replace(config.loss, drloc=weight))
+        loader = make_loader(config, dataset, world)
+        objective = make_objective(config, model, dataset, world)
+        stepper = Stepper(config, objective, world)
+        steps, every, deadline = plan_steps(
+            config, dataset, loader, stepper, started=started, clock=clock
+        )
+        config = replace(config.with_steps(steps), loop=replace(config.loop, every=every))
+        info = _facts(dataset, model, notes, world, command)
+        run = Run.create(folder, config, info) if world.leads else Run(folder, config, info)
         if shown and world.leads:
-            _tell_start(job, built, run)
-        return finish(_train(job, run, dataset, shown), job, dataset)
+            _describe_start(run)
+        log = Log(run, steps=steps, active=world.leads, shown=shown)
+        progress = Progress(steps=steps)
+        return _run(Training(run, dataset, loader, stepper, progress, log, clock, deadline))
     finally:
         leave_world(world)
 
@@ -94,13 +102,15 @@ def resume(
     *,
     config: RunConfig | None = None,
     shown: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Run:
     """Goes on with a run that was stopped or killed, as if it never had been.
 
     Args:
         folder: The run folder.
-        config: What is asked for now, if anything is: refused if it is not the run's own.
-        shown: Whether a person is told anything.
+        config: What is wanted now, if anything is: refused if it is not the run's own.
+        shown: Whether to show progress to a person.
+        clock: Seconds; only their differences count.
 
     Raises:
         ValueError: The run is finished, its config or its data has changed, or it cannot be read.
@@ -109,211 +119,165 @@ def resume(
     if run.finished:
         raise ValueError(f"{run.folder} is finished; there is nothing to resume")
     if config is not None:
-        _refuse_changes(run.config, config)
-    world = join_world(run.config.loop.device)
+        run.config.refuse_changes(config.to_dict())
+    config = run.config
+    world = join_world(config.loop.device)
     try:
-        be_deterministic(run.config)
-        dataset = _open_together(run.config, world)
+        require_loggers(config)
+        set_determinism(config.loop.deterministic)
+        dataset = _read_data(config, world, None, shown=shown, checked=False)
         run.check_data(dataset)
-        job, _ = _prepare(run.config, dataset, world)
-        assert run.config.schedule.steps is not None
-        assert run.config.loop.every is not None
-        job.every, job.progress.steps = run.config.loop.every, run.config.schedule.steps
-        checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
-        if checkpoint is not None:
-            restore_state(job, checkpoint)
-        logger.info("going on with %s after %s steps", run.folder, f"{job.progress.step:,}")
-        return finish(_train(job, run, dataset, shown), job, dataset)
+        model, _ = build_model(config, dataset)
+        loader = make_loader(config, dataset, world)
+        stepper = Stepper(config, make_objective(config, model, dataset, world), world)
+        assert config.schedule.steps is not None  # as in the config of every run
+        progress = Progress(steps=config.schedule.steps)
+        if checkpoint := load_checkpoint(run.folder / CHECKPOINTS):
+            progress, tensors = checkpoint
+            restore(progress, tensors, stepper)
+        logger.info("going on with %s after %s steps", run.folder, f"{progress.step:,}")
+        size, steps = progress.log_size, progress.steps
+        log = Log(run, steps=steps, size=size, active=world.leads, shown=shown)
+        return _run(Training(run, dataset, loader, stepper, progress, log, clock))
     finally:
         leave_world(world)
 
 
-def _prepare(config: RunConfig, dataset: Dataset, world: World) -> tuple[Job, Built]:
-    """Model, batches and step, with nothing trained yet."""
-    built = build_model(config, dataset)
-    weight = drloc_weight(config.loss.drloc, built.model)
-    config = replace(config, loss=replace(config.loss, drloc=weight))
-    stepper = make_stepper(config, dataset, built.model, world)
-    job = Job(
-        config=config,
-        world=world,
-        loader=make_loader(config, dataset, world),
-        stepper=stepper,
-        journal=Journal(None, steps=0),
-        progress=Progress(accumulation=config.loop.accumulation),
-        every=1,
-        validate=None,
-        save=lambda job: None,
-    )
-    if "val" in dataset.splits:
-        job.validate = lambda: score(job, dataset, "val")
-    return job, built
+def _run(training: Training) -> Run:
+    """The loop and the end, or advice if the loss is not finite."""
+    run, world = training.run, training.stepper.world
+    try:
+        run_loop(training)
+    except NonFiniteError as error:
+        if world.size == 1 and world.device.type == "cpu" and error.untouched:
+            save(training)  # nothing has changed since the step before
+        if world.leads:
+            run.note(status="not finite", step=training.progress.step)
+        kept = "no weights were saved yet"
+        if saved := sorted((run.folder / CHECKPOINTS).glob("*.json")):
+            step = f"{int(saved[-1].stem):,}"
+            kept = f"the last good weights, after step {step}, are in {saved[-1].parent}"
+        raise ValueError(
+            f"{error}; {kept}. Try a lower learning rate (--set "
+            f"optim.lr={run.config.optim.lr / 3:.1g}), clipping (--set optim.clip=1) or --set "
+            "loop.precision=fp32"
+        ) from error
+    finally:
+        training.log.close()
+        training.stepper.objective.drop_paths(None)
+    return finish(training)
 
 
-def _plan(job: Job, dataset: Dataset, folder: Path, started: float) -> None:
-    """Fixes the number of steps, of which the config then has a record."""
-    config, per_epoch = job.config, job.loader.steps_per_epoch
-    schedule = config.schedule
-    steps, every = schedule.steps, config.loop.every
-    if steps is None and schedule.minutes is not None:
-        test = dataset.splits.get("test")
-        budget = Budget(60 * schedule.minutes, started, len(test) if test is not None else 0)
-        steps, every, job.deadline = job.world.agree(plan_steps(job, budget, every))
-    elif steps is None:
-        steps = max(1, round(schedule.epochs * per_epoch))
-    every = min(every or validation_interval(steps, per_epoch), steps)
-    job.every, job.progress.steps = every, steps
-    job.config = replace(
-        config,
-        schedule=replace(schedule, steps=steps),
-        loop=replace(config.loop, every=every),
-    )
+def _read_data(
+    config: RunConfig,
+    world: World,
+    dataset: Dataset | None,
+    *,
+    shown: bool,
+    checked: bool,
+    audited: Audit | None = None,
+) -> Dataset:
+    """The data, decoded, and if wanted checked.
+
+    The first process does all of it; the others then find survey and pixels in the cache.
+    """
+    bar = shown and world.leads and sys.stderr.isatty()
+    objective = find_objective(config.loss.objective)
+    with world.first():
+        dataset = open_data(config.data, progress=bar) if dataset is None else dataset
+        if checked and world.leads:
+            audited = audited or audit(dataset)
+            if not objective.needs_labels:
+                findings = tuple(f for f in audited.findings if f.code not in _ABOUT_LABELS)
+                audited = replace(audited, findings=findings)
+            audited.check(config.data.allow)
+        for split in dataset.splits:
+            dataset.pixels(split, progress=bar)
+    return dataset
 
 
-def _create(job: Job, dataset: Dataset, built: Built, folder: Path, command: str | None) -> Run:
-    """The run folder, with all that is known before the first step."""
-    mean, std = dataset.statistics
-    info = {
+def build_model(config: RunConfig, dataset: Dataset) -> tuple[nn.Module, list[str]]:
+    """The config's model with its first weights, and notes on how it came by them."""
+    torch.manual_seed(config.seed)
+    shape = {
+        "num_classes": len(dataset.classes),
+        "image_size": dataset.image_size,
+        "in_channels": dataset.channels,
+    }
+    options = dict(config.model.options)
+    notes: list[str] = []
+    if config.model.pretrained:
+        model, _, notes = start_from(
+            config.model.pretrained,
+            name=config.model.name or None,
+            options=options or None,
+            **shape,  # type: ignore[arg-type]
+        )
+    else:
+        model = make_model(config.model.name, options=options, **shape)  # type: ignore[arg-type]
+    left, frozen = freeze(model, config.model.frozen), config.model.frozen
+    if frozen:
+        notes.append(f"{left:,} parameters are trained, the first {frozen} layers are not")
+    return model, notes
+
+
+def _facts(
+    dataset: Dataset, model: nn.Module, notes: list[str], world: World, command: str | None
+) -> dict[str, Any]:
+    """What run.json says before the first step."""
+    device, (mean, std) = world.device, dataset.statistics
+    return {
         "smallvit": smallvit.__version__,
         "torch": torch.__version__,
         "python": sys.version.split()[0],
-        "device": _device_name(job.world),
-        "processes": job.world.size,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processes": world.size,
         "threads": torch.get_num_threads(),
         "command": command or "",
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "status": "training",
-        "model": built.about,
-        "parameters": sum(p.numel() for p in built.model.parameters()),
+        "model": describe(model),
+        "parameters": sum(p.numel() for p in model.parameters()),
         "data": dataset.record(),
         "mean": list(mean),
         "std": list(std),
-        "notes": [*dataset.notes, *built.notes],
+        "notes": [*dataset.notes, *notes],
     }
-    if job.world.leads:
-        return Run.create(folder, job.config, info)
-    return Run(folder, job.config, info)
 
 
-def _train(job: Job, run: Run, dataset: Dataset, shown: bool) -> Run:
-    """The loop, between an open and a closed journal."""
-    config, progress = job.config, job.progress
-    job.journal = Journal(
-        run.folder / LOG if job.world.leads else None,
-        size=progress.log_size,
-        steps=progress.steps,
-        tensorboard=run.folder / "tensorboard" if config.tensorboard else None,
-        wandb=(run.name, config.to_dict()) if config.wandb else None,
-        shown=shown,
-    )
-    job.save = lambda job: save(job, run)
-    try:
-        run_loop(job)
-    except NonFiniteError as error:
-        if job.world.size == 1 and job.world.device.type == "cpu" and error.untouched:
-            job.save(job)  # nothing has changed since the step before
-        if job.world.leads:
-            run.note(status="not finite", step=progress.step)
-        raise ValueError(explain_stop(error, job, run)) from error
-    finally:
-        job.journal.close()
-        job.stepper.learner.release()
-    return run
-
-
-def _open_together(config: RunConfig, world: World) -> Dataset:
-    """The dataset; the first process decodes what the others then find in the cache."""
-    if not world.leads:
-        world.wait()
-    dataset = open_data(config.data, progress=world.leads and sys.stderr.isatty())
-    for split in dataset.splits:
-        dataset.pixels(split, progress=world.leads and sys.stderr.isatty())
-    if world.leads:
-        world.wait()
-    return dataset
-
-
-def _refuse_errors(dataset: Dataset, found: Audit | None, config: RunConfig) -> None:
-    """Stops before a training that would not be worth its time."""
-    (found or audit(dataset)).check(config.data.allow)
-    if len(dataset.classes) < 2:
-        raise ValueError(f"{dataset.source} has one class: a classifier needs two or more")
-
-
-def _refuse_changes(old: RunConfig, new: RunConfig) -> None:
-    # A run's own config has the steps that were planned; what leaves them open asks for the same.
-    schedule, loop = new.schedule, new.loop
-    new = replace(
-        new,
-        schedule=replace(schedule, steps=schedule.steps or old.schedule.steps),
-        loop=replace(loop, every=loop.every or old.loop.every),
-    )
-    told = differences(old.to_dict(), new.to_dict())
-    if told:
-        raise ValueError(
-            f"a run resumes with the config it began with, and {'; '.join(told)}: leave that out, "
-            "or start a new run"
-        )
-
-
-def check_writable(folder: Path) -> None:
-    """Refuses a place where nothing can be written, before any work is done.
-
-    Raises:
-        ValueError: The folder is not empty.
-        OSError: It cannot be written.
-    """
-    refuse_taken(folder)
-    place = _standing(folder)
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise OSError(f"{place} cannot be written to: choose another place with --out")
-
-
-def _standing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    place = folder.resolve()
-    while not place.exists():
-        place = place.parent
-    return place
-
-
-def _check_room(folder: Path, job: Job) -> None:
-    """Refuses a disk that cannot hold what a run writes: three checkpoints and two models."""
-    place = _standing(folder)
-    size = sum(p.numel() * p.element_size() for p in job.stepper.learner.model.parameters())
-    need, free = 3 * 5 * size + 2 * size, shutil.disk_usage(place).free
-    if free < need:
-        raise OSError(
-            f"{place} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
-            "room, or choose another place with --out"
-        )
-
-
-def _tell_start(job: Job, built: Built, run: Run) -> None:
-    steps, batch = job.progress.steps, job.config.loop.batch_size
+def _describe_start(run: Run) -> None:
+    info, steps, batch = run.info, run.config.schedule.steps or 0, run.config.loop.batch_size
     logger.info(
-        "%s, %s parameters, on %s: %s steps of %d images, %s images seen; %s",
-        built.about["name"],
-        f"{run.info['parameters']:,}",
-        run.info["device"],
-        f"{steps:,}",
-        batch,
-        f"{steps * batch:,}",
-        run.folder,
+        f"{info['model']['name']}, {info['parameters']:,} parameters, on {info['device']}: "
+        f"{steps:,} steps of {batch} images, {steps * batch:,} images seen; {run.folder}"
     )
-    for note in run.info["notes"]:
+    for note in info["notes"]:
         logger.info("note: %s", note)
 
 
-def _stem(config: RunConfig) -> str:
-    return Path(config.data.source).name or "data"
+def _next_folder(config: RunConfig) -> Path:
+    model = config.model.name or Path(config.model.pretrained or "model").stem
+    return new_folder(Path(config.data.source).name or "data", model)
 
 
-def _short(config: RunConfig) -> str:
-    return config.model.name or Path(config.model.pretrained or "model").stem
+def check_writable(folder: Path, need: int = 0) -> None:
+    """Refuses a folder that cannot be written to, before any work is done.
 
+    Args:
+        need: Bytes that will be written.
 
-def _device_name(world: World) -> str:
-    if world.device.type == "cuda":
-        return torch.cuda.get_device_name(world.device)
-    return world.device.type
+    Raises:
+        ValueError: The folder is not empty.
+        OSError: It cannot be written, or the disk is full.
+    """
+    refuse_taken(folder)
+    existing = folder.resolve()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise OSError(f"{existing} cannot be written to: choose another folder with --out")
+    if (free := shutil.disk_usage(existing).free) < need:
+        raise OSError(
+            f"{existing} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
+            "room, or choose another folder with --out"
+        )

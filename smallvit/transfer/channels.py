@@ -1,4 +1,4 @@
-"""Weights for images of other channels: summed to one, or repeated and scaled down."""
+"""Weights for images with other channels: summed to one, or repeated and scaled down."""
 
 from collections.abc import Iterable
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from smallvit.models.base import Backbone
-from smallvit.models.registry import create_model
-from smallvit.models.t2t import T2T
+from smallvit.models.parameters import input_sizes
 
 
 def adapt(weight: Tensor, old: int, new: int, *, after: int = 1, averaged: bool = False) -> Tensor:
@@ -19,7 +18,7 @@ def adapt(weight: Tensor, old: int, new: int, *, after: int = 1, averaged: bool 
 
     Args:
         weight: A convolution (D, views · old, k, k), or a vector or matrix whose last axis runs
-            over places or views, then channels, then `after` further entries.
+            over positions or views, then channels, then `after` further entries.
         after: Entries of the last axis that belong to one channel.
         averaged: A norm's weight: averaged instead of summed, and never scaled.
     """
@@ -51,31 +50,14 @@ def adapt_all(
     return [note]
 
 
-def input_keys(model: Backbone) -> list[str]:
-    """The tensors of one of our models whose size depends on the channels."""
-    config = {name: getattr(model.config, name) for name in model.config.__dataclass_fields__}
-    with torch.device("meta"):
-        one, two = (
-            create_model(model.name, **{**config, "in_channels": channels}).state_dict()
-            for channels in (1, 2)
-        )
-    return [key for key, value in one.items() if value.shape != two[key].shape]
-
-
 def adapt_backbone(model: Backbone, state: dict[str, Tensor], new: int) -> list[str]:
     """Adapts a state dict of one of our models in place; returns notes."""
     old = model.config.in_channels
     if old == new:
         return []
-    split = isinstance(model, T2T)
-    after = model.config.first_split[0] ** 2 if split else 1
-    keys = input_keys(model)
-    notes = adapt_all(state, keys, old, new, after=after)
-    qkv = "tokenizer.transformers.0.attention.qkv.weight"
-    if split and qkv in keys and not model.config.temperature:
-        # Its scale follows the width of its input; the queries make up for it.
-        queries = len(state[qkv]) // 3
-        state[qkv][:queries] *= (new / old) ** 0.5
+    keys = input_sizes(type(model), model.config)
+    notes = adapt_all(state, keys, old, new, after=model.config.entries_per_channel)
+    model.compensate_channels(state, new / old)
     return notes
 
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from smallvit.interop.references import DROPPED
 from smallvit.layers import resample
 from smallvit.sizes import Size
+from smallvit.text import some
 from smallvit.transfer.channels import adapt_all, input_keys_of_timm
-
-_SHOWN = 6
 
 
 def _never(key: str) -> bool:
@@ -23,7 +22,7 @@ def _never(key: str) -> bool:
     return False
 
 
-def fit(
+def load_matching(
     state: dict[str, Tensor],
     model: nn.Module,
     *,
@@ -34,43 +33,43 @@ def fit(
 
     Args:
         state: Tensors by the model's names, already of its image size and channels.
-        source: Where they come from, for the sentence when they do not fit.
+        source: Where they come from, for the error message when they do not fit.
         renewed: Tells by its name which tensor belongs to a part that is new in this model.
 
     Returns:
         Notes: what starts fresh, whether the head stayed, and every tensor that was not used.
 
     Raises:
-        ValueError: A tensor has no place, is missing, or has another shape.
+        ValueError: A tensor is not in the model, is missing, or has another shape.
     """
     heads = head_names(model)
     target = model.state_dict()
     faults: list[str] = []
     unused = [key for key in state if key not in target]
     faults += [
-        f"{key} has no place in the model"
+        f"{key} is not in the model"
         for key in unused
         if not (_within(key, heads) or renewed(key) or _dropped(key))
     ]
-    fitted, fresh = {}, []
-    for key, own in target.items():
+    matching, fresh = {}, []
+    for key, initial in target.items():
         value = state.get(key)
-        if value is not None and value.shape == own.shape:
-            fitted[key] = value
+        if value is not None and value.shape == initial.shape:
+            matching[key] = value
         elif _within(key, heads) or renewed(key):
             fresh.append(key)
             unused += [key] if value is not None else []
-            fitted[key] = own
+            matching[key] = initial
         elif value is not None:
-            faults.append(f"{key} is {tuple(value.shape)} and the model's is {tuple(own.shape)}")
+            shapes = tuple(value.shape), tuple(initial.shape)
+            faults.append(f"{key} is {shapes[0]} and the model's is {shapes[1]}")
         elif key.endswith("num_batches_tracked"):
-            fitted[key] = own
+            matching[key] = initial
         else:
             faults.append(f"{key} is not in the checkpoint")
     if faults:
-        more = f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        raise ValueError(f"{source} does not fit: {'; '.join(faults[:_SHOWN])}{more}")
-    model.load_state_dict(fitted)
+        raise ValueError(f"{source} does not fit: {some(faults, 6)}")
+    model.load_state_dict(matching)
     notes = [f"started fresh: {', '.join(fresh)}"] if fresh else []
     if not any(_within(key, heads) for key in fresh):
         notes.append("the head was kept: it has as many classes")
@@ -135,8 +134,8 @@ def for_timm(
     return state, notes
 
 
-def _places(model: nn.Module | None, part: str, attribute: str) -> Size | None:
-    """Two numbers a part of the model says of itself, if there is such a part."""
+def _stated(model: nn.Module | None, part: str, attribute: str) -> Size | None:
+    """Two numbers that a part of the model states, if there is such a part."""
     try:
         value: Any = getattr(model.get_submodule(part), attribute) if model is not None else None
     except AttributeError:
@@ -160,11 +159,11 @@ def _stretch_positions(key: str, table: Tensor, model: nn.Module, old: nn.Module
         size = (own.shape[1], own.shape[2]) if last else (own.shape[2], own.shape[3])
         image = F.interpolate(image.float(), size, mode="bicubic", antialias=True)
         return (image.permute(0, 2, 3, 1) if last else image).to(table.dtype)
-    grid = _places(model, "patch_embed", "grid_size")
+    grid = _stated(model, "patch_embed", "grid_size")
     if own.ndim != 3 or grid is None:
         return table
     prefix = own.shape[1] - grid[0] * grid[1]
-    before = _places(old, "patch_embed", "grid_size") or _square(table.shape[1] - prefix)
+    before = _stated(old, "patch_embed", "grid_size") or _square(table.shape[1] - prefix)
     if prefix < 0 or table.shape[1] != prefix + before[0] * before[1]:
         return table
     return resample(table, before, grid, prefix)
@@ -176,7 +175,7 @@ def _stretch_bias(key: str, table: Tensor, model: nn.Module, old: nn.Module | No
     timm's filter would do it too, but by an indexing that PyTorch gives up.
     """
     part = key.rpartition(".")[0]
-    window, before = (_places(m, part, "window_size") for m in (model, old))
+    window, before = (_stated(m, part, "window_size") for m in (model, old))
     own = model.state_dict()[key]
     if window is None or table.shape == own.shape:
         return table

@@ -226,15 +226,18 @@ def test_grey_folders_are_grey_and_mixed_ones_coloured(
     assert load_data(tmp_path / "data").channels == 3
 
 
-def test_the_size_is_that_of_the_images_or_has_to_be_chosen(folder: Path, save: Save) -> None:
+def test_images_that_do_not_share_a_size_wait_for_one(folder: Path, save: Save) -> None:
     assert load_data(folder).image_size == (24, 32)
+    assert load_data(folder).chosen_size is None
     save(folder / "cats" / "other.png", pixels=np.zeros((30, 30, 3), np.uint8))
     dataset = load_data(folder)
-    assert dataset.shared_size is None
-    with pytest.raises(ValueError, match=r"several sizes: .*dataset\.sized"):
-        dataset.pixels("train")
-    assert dataset.sized(20, "crop").pixels("train").shape[2:] == (20, 20)
-    assert load_data(folder, image_size=(8, 12)).image_size == (8, 12)
+    for use in (lambda: dataset.image_size, lambda: dataset.pixels("train"), dataset.record):
+        with pytest.raises(ValueError, match=r"several sizes.*sized\(64\)"):
+            use()
+    sized = dataset.sized((20, 30), "crop")
+    assert (sized.image_size, sized.chosen_size, sized.fit) == ((20, 30), (20, 30), "crop")
+    assert sized.pixels("train").shape[2:] == (20, 30)
+    assert sized.fingerprint == dataset.fingerprint == load_data(folder, image_size=8).fingerprint
 
 
 def test_a_dataset_says_what_it_is(dataset: Dataset) -> None:

@@ -17,7 +17,7 @@ from smallvit.interop.references import load_reference
 from smallvit.layers import Features, resample
 from smallvit.losses import DRLoc
 from smallvit.models import create_model, list_models
-from smallvit.models.registry import parse_name
+from smallvit.models.build import make_config
 from tests.golden import reference as golden
 
 GOLDEN = [
@@ -96,8 +96,7 @@ def test_logits_and_gradients_agree_from_golden_weights(entry):
 
 @pytest.mark.parametrize("name", PORTED)
 def test_every_name_means_the_same_model(name):
-    variant, addons = parse_name(name)
-    config = variant.model.Config(image_size=112, num_classes=3, **variant.options, **addons)
+    config = make_config(name, image_size=112, num_classes=3)
     twin = port.from_name(name, num_classes=3, image_size=112)
     assert twin.heads == config.num_heads
     assert twin.mlp_dim == config.dim * config.mlp_ratio

@@ -3,8 +3,8 @@
 from smallvit.models import create_model, list_models
 from smallvit.models.cait import CaiT
 from smallvit.models.cvt import CvT
+from smallvit.models.names import MODELS
 from smallvit.models.pit import PiT
-from smallvit.models.registry import MODELS
 from smallvit.models.swin import Swin
 from smallvit.models.t2t import T2T
 from smallvit.models.vit import ViT

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from smallvit.models.registry import MODELS, count_parameters
+from smallvit.models.build import count_parameters
+from smallvit.models.names import MODELS
 from tests.models.shrunk import NAMES, shrunk, small_size
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from smallvit.models.registry import MODELS
+from smallvit.models.names import MODELS
 from tests.models.shrunk import FAMILIES, shrunk
 
 pytestmark = pytest.mark.compiled
@@ -14,7 +14,7 @@ CASES = [
     name + addon
     for name in FAMILIES
     for addon in ("", "+spt", "+lsa", "+spt+lsa")
-    if MODELS[name].model.local or "lsa" not in addon
+    if MODELS[name].model.takes_lsa or "lsa" not in addon
 ]
 
 

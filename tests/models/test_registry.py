@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from smallvit import create_model, list_models
-from smallvit.models.registry import MODELS
+from smallvit.models.names import MODELS
 
 
 def test_list_models():

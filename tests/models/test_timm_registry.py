@@ -15,7 +15,7 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from smallvit.models.registry import MODELS
+from smallvit.models.names import MODELS
 from smallvit.models.timm_names import TimmModel, timm_name
 from tests.models.shrunk import FAMILIES, NAMES, shrunk, small_size
 
@@ -24,7 +24,7 @@ CASES = [
     name + addon
     for name in FAMILIES
     for addon in ("", "+spt+lsa")
-    if MODELS[name].model.local or not addon
+    if MODELS[name].model.takes_lsa or not addon
 ]
 
 

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallvit.augment import AugmentConfig
-from smallvit.config_io import assignment, differences, read_yaml, write_yaml
+from smallvit.config_io import assignment, differences, leaf, nested, read_yaml, write_yaml
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -18,8 +19,13 @@ from smallvit.runs.config import (
     RunConfig,
     ScheduleConfig,
     changes_of,
+    layered,
     read_changes,
+    upgrade,
 )
+from smallvit.runs.folder import Run
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "runs"
 
 NUMBERS = {
     "3e-4": 3e-4,
@@ -100,7 +106,7 @@ configs = st.builds(
     augment=st.builds(
         AugmentConfig, mixup=positive, resized_crop=st.none() | st.just((0.1, 1.0)), flip=share
     ),
-    loss=st.builds(LossConfig, drloc=positive, pairs=st.integers(1, 99)),
+    loss=st.builds(LossConfig, drloc=positive | st.just("auto"), pairs=st.integers(1, 99)),
     optim=st.builds(
         OptimConfig, lr=positive, eps=positive, betas=st.tuples(share, share), ema=share
     ),
@@ -166,6 +172,8 @@ def test_an_empty_file_is_the_default():
         ("seed: -1", "seed is -1: allowed is 0 to 4294967295"),
         ("seed: 1e12", "seed is 1000000000000: allowed is 0 to"),
         ("optim: {ema: 1}", "ema is 1"),
+        ("loss: {drloc: true}", "loss.drloc is True: expected a number or allowed is auto"),
+        ("loss: {drloc: -1}", "drloc is -1.0: allowed is 0 or more"),
         ("optim: {lr: [", "not YAML"),
         ("- 1", "the config is .*: expected keys and values"),
         ("just words", "expected keys and values"),
@@ -227,6 +235,86 @@ def test_files_of_changes(tmp_path):
         read_changes(path)
     with pytest.raises(OSError, match="nowhere"):
         read_changes(tmp_path / "nowhere.yaml")
+
+
+def test_paths_and_trees():
+    tree = nested("optim.lr", 3)
+    assert tree == {"optim": {"lr": 3}}
+    assert (leaf(tree, "optim.lr"), leaf(tree, "optim"), leaf(tree, "loop.lr")) == (
+        3,
+        {"lr": 3},
+        None,
+    )
+    assert leaf(tree, "optim.lr.deeper") is None
+    assert nested("seed", 1) == {"seed": 1}
+
+
+def test_a_square_size_is_one_number():
+    assert DataConfig(image_size=(28, 28)).image_size == 28
+    assert DataConfig(image_size=(28, 32)).image_size == (28, 32)
+
+
+def schedule(**values):
+    return {"schedule": values}
+
+
+def test_of_epochs_steps_and_minutes_the_last_one_counts():
+    assert layered(schedule(steps=9), schedule(epochs=3)) == schedule(
+        epochs=3, steps=None, minutes=None
+    )
+    assert layered(schedule(minutes=9), schedule(steps=3)) == schedule(steps=3, minutes=None)
+    assert layered(schedule(epochs=3), {"seed": 1}, schedule(warmup=0.5)) == {
+        "seed": 1,
+        **schedule(epochs=3, steps=None, minutes=None, warmup=0.5),
+    }
+    whole = RunConfig().changed(schedule(minutes=9)).to_dict()
+    assert layered(whole)["schedule"]["minutes"] == 9
+    with pytest.raises(ValueError, match="epochs or minutes, not both"):
+        layered(schedule(epochs=1, minutes=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "difference"),
+    [
+        ("seed: 4", "seed was 3 and is 4"),
+        ("data: {allow: [leaks]}", "data.allow was"),
+        ("data: {allow: [case, leaks]}", "data.allow was"),
+        ("loss: {drloc: 0.5}", "loss.drloc was 0.1 and is 0.5"),
+        ("data: {image_size: 32}", "data.image_size was 28 and is 32"),
+        ("{optim: {lr: 1}, seed: 4}", "seed was 3 and is 4; optim.lr was 0.001 and is 1.0"),
+        ("optim: {lrr: 1}", "did you mean 'lr'"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_config(text, difference):
+    config = RunConfig(
+        seed=3,
+        data=DataConfig(allow=("leaks", "case"), image_size=28),
+        loss=LossConfig(drloc=0.1),
+        schedule=ScheduleConfig(steps=7),
+        loop=LoopConfig(device="cpu"),
+    )
+    config.refuse_changes({})
+    config.refuse_changes(config.to_dict())
+    config.refuse_changes(
+        RunConfig(loss=LossConfig(drloc="auto")).to_dict()
+        | {"seed": 3, "data": {"allow": ["leaks", "case"], "image_size": [28, 28]}}
+    )
+    config.refuse_changes(nested("model.name", "auto"))
+    with pytest.raises(ValueError, match=difference):
+        config.refuse_changes(read_yaml(text))
+
+
+def test_older_configs_are_read_in_todays_keys(tmp_path):
+    golden = GOLDEN / "format_1"
+    assert leaf(read_yaml((golden / "config.yaml").read_text()), "data.image_size") is None
+    config = Run.open(golden).config
+    assert (config.data.image_size, config.model.name) == (16, "vit_9_p4+spt+lsa")
+    assert read_changes(golden / "config.yaml")["data"]["image_size"] is None
+
+    recorded = {"data": {"image_size": [24, 32]}}
+    assert upgrade({"seed": 1}, recorded) == {"seed": 1, "data": {"image_size": [24, 32]}}
+    assert upgrade({"data": {"image_size": 8}}, recorded) == {"data": {"image_size": 8}}
+    assert upgrade({"seed": 1}) == {"seed": 1}
 
 
 def test_configs_are_frozen_and_keyword_only():

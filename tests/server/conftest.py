@@ -1,4 +1,4 @@
-"""A server in a thread, one for a module."""
+"""A server in a thread, one per module."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 
 from smallvit.inference import Predictor
 from smallvit.server import Limits
-from tests.server.live import served
+from tests.server.live import PATIENCE, served
 from tests.untrained import untrained
 
 LIMITS = Limits(upload=300_000, pixels=200_000)
@@ -26,5 +26,5 @@ def address(predictor: Predictor) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=address, timeout=20) as client:
+    with httpx.Client(base_url=address, timeout=PATIENCE) as client:
         yield client

@@ -75,14 +75,14 @@ def test_a_chosen_image(browser: Any, address: str, files: dict, predictor: Pred
     assert not visible(browser, "#result")
     browser.find_element("id", "file").send_keys(str(files["a.jpg"]))
     until(lambda: visible(browser, "#result"))
-    found = shares(browser)
+    shown = shares(browser)
     expected = predictor.predict([read_image(files["a.jpg"])])[0]
-    assert found == {
+    assert shown == {
         CLASSES[k]: f"{100 * expected[k]:.1f} %" for k in np.argsort(-expected, kind="stable")
     }
-    assert text(browser, "#best") == f"Most likely: {next(iter(found))}"
+    assert text(browser, "#best") == f"Most likely: {next(iter(shown))}"
     until(lambda: loaded(browser, "#heat") and loaded(browser, "#image"))
-    assert text(browser, "#what") == "Where the model looked"
+    assert text(browser, "#caption") == "Where the model looked"
     widths = [each.size["width"] for each in browser.find_elements("css selector", ".fill")]
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > widths[-1]
@@ -112,7 +112,7 @@ def test_a_dropped_or_pasted_image(browser: Any, address: str, way: str) -> None
     until(lambda: loaded(browser, "#heat"))
     assert len(shares(browser)) == 4
     browser.execute_script(GIVE, "", way)
-    until(lambda: text(browser, "#say").startswith("There is no image file in that."))
+    until(lambda: text(browser, "#status").startswith("There is no image file in that."))
     assert not visible(browser, "#result")
     assert browser.get_log("browser") == []
 
@@ -123,25 +123,24 @@ def test_errors_are_sentences_and_the_next_image_works(
     show(browser, f"{address}/")
     file = browser.find_element("id", "file")
     for name, words in (
-        ("text.jpg", "This is no image that can be read"),
+        ("text.jpg", "This is not an image that can be read"),
         ("large.png", "This image has more than 0.3 MB."),
     ):
         file.send_keys(str(files[name]))
-        until(lambda: text(browser, "#say").startswith(words))  # noqa: B023
+        until(lambda: text(browser, "#status").startswith(words))  # noqa: B023
         assert not visible(browser, "#result")
         assert text(browser, "#best") == ""
-        assert browser.find_element("id", "say").get_attribute("class") == "bad"
+        assert browser.find_element("id", "status").get_attribute("class") == "bad"
     file.send_keys(str(files["c.tiff"]))
     until(lambda: visible(browser, "#result"))
-    until(lambda: not visible(browser, "#given"))  # browsers show no TIFF; the map is there
+    until(lambda: not visible(browser, "#preview"))  # browsers show no TIFF; the map is there
     assert loaded(browser, "#heat")
-    assert text(browser, "#say") == ""
+    assert text(browser, "#status") == ""
     file.send_keys(str(files["b.png"]))
-    until(lambda: visible(browser, "#given"))
+    until(lambda: visible(browser, "#preview"))
     # A refusal is the one thing that the browser itself notes down.
-    told = [entry["message"] for entry in browser.get_log("browser")]
-    assert len(told) == 1
-    assert "415" in told[0]
+    (message,) = [entry["message"] for entry in browser.get_log("browser")]
+    assert "415" in message
 
 
 def test_by_keyboard(browser: Any, address: str) -> None:
@@ -156,7 +155,7 @@ def test_by_keyboard(browser: Any, address: str) -> None:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_fits_a_phone(browser: Any, predictor: Predictor, files: dict, dark: bool) -> None:
     card = replace(predictor.card, classes=(NASTY, *CLASSES[1:]), model={"name": NASTY})
-    odd = Predictor(card, predictor._ask, predictor.model)
+    odd = Predictor(card, predictor.ask, predictor.model)
     with served(odd) as address:
         show(browser, f"{address}/", width=360, dark=dark)
         assert visible(browser, ".camera")
@@ -181,13 +180,13 @@ def test_the_policy_stops_what_is_not_the_pages_own(browser: Any, address: str) 
         "document.body.append(script, image);"
     )
     assert browser.execute_script("return window.ran") is None
-    told = " ".join(entry["message"] for entry in browser.get_log("browser"))
-    assert "script-src" in told
-    assert "img-src" in told
+    messages = " ".join(entry["message"] for entry in browser.get_log("browser"))
+    assert "script-src" in messages
+    assert "img-src" in messages
 
 
 def test_a_server_that_is_gone(browser: Any, predictor: Predictor, files: dict) -> None:
     with served(predictor) as address:
         show(browser, f"{address}/")
     browser.find_element("id", "file").send_keys(str(files["a.jpg"]))
-    until(lambda: text(browser, "#say") == "The server did not answer. Is it still running?")
+    until(lambda: text(browser, "#status") == "The server did not answer. Is it still running?")

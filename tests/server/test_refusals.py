@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is an image's classes or a sentence."""
+"""Whatever is sent, the response holds an image's classes or a sentence."""
 
 import io
 import socket
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from tests.server.live import JPEG, refused
+from tests.server.live import JPEG, PATIENCE, refused
 from tests.untrained import mutated, photo_bytes
 
 
@@ -91,27 +91,27 @@ def test_bad_requests_are_refused_with_a_sentence(client: httpx.Client) -> None:
     refused(client.post("/predict", content=field, headers=none), 400, "cannot be read")
     refused(client.get("/nothing"), 404, "nothing at this address")
     refused(client.post("/docs", content=data), 404, "nothing at this address")
-    refused(client.get("/predict"), 405, "GET is not understood")
-    refused(client.delete("/"), 405, "DELETE is not understood")
+    refused(client.get("/predict"), 405, "GET is not allowed")
+    refused(client.delete("/"), 405, "DELETE is not allowed")
 
 
-def test_a_client_that_asks_first_is_not_told_to_send(address: str) -> None:
+def test_a_client_that_waits_for_100_continue_is_refused_first(address: str) -> None:
     host, _, port = address.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), 5) as connection:
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
         connection.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
             b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n"
         )
-        answer = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.1 413")
-    assert b"connection: close" in answer.lower()
+        response = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert response.startswith(b"HTTP/1.1 413")
+    assert b"connection: close" in response.lower()
 
 
 @pytest.mark.parametrize(
     "seeds", [range(60), pytest.param(range(60, 1060), marks=pytest.mark.slow)], ids=len
 )
 def test_mutated_images_never_fail_the_server(client: httpx.Client, seeds: range) -> None:
-    seen = []
+    statuses = set()
     for seed in seeds:
         data, explain = mutated(seed), str(seed % 5 == 0).lower()
         if seed % 2:
@@ -120,20 +120,20 @@ def test_mutated_images_never_fail_the_server(client: httpx.Client, seeds: range
             response = client.post(f"/predict?explain={explain}", content=data, headers=JPEG)
         assert response.status_code in (200, 413, 415, 422), (seed, response.text)
         if response.status_code == 200:
-            shares = [each["probability"] for each in response.json()["classes"]]
-            assert sum(shares) == pytest.approx(1, abs=1e-5)
+            probabilities = [each["probability"] for each in response.json()["classes"]]
+            assert sum(probabilities) == pytest.approx(1, abs=1e-5)
         else:
             assert list(response.json()) == ["error"]
-        seen.append(response.status_code)
-    assert len(set(seen)) >= 3
+        statuses.add(response.status_code)
+    assert len(statuses) >= 3
 
 
 def test_mutated_forms_never_fail_the_server(client: httpx.Client) -> None:
     head = b'--xx\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-    whole = head + photo_bytes(2) + b"\r\n--xx--\r\n"
+    form = head + photo_bytes(2) + b"\r\n--xx--\r\n"
     for seed in range(40):
         random = np.random.default_rng(seed)
-        data = bytearray(whole)
+        data = bytearray(form)
         for _ in range(3):
             at = int(random.integers(0, 90))
             data[at : at + int(random.integers(0, 3))] = random.bytes(int(random.integers(0, 3)))

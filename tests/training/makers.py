@@ -5,11 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
+from smallvit.data import load_data
 from smallvit.runs.config import RunConfig, changes_of
 from smallvit.runs.folder import Run
+from smallvit.training.budget import make_loader
+from smallvit.training.distributed import World
 from smallvit.training.log import TIMED
+from smallvit.training.objective import make_objective
+from smallvit.training.step import Stepper
+from smallvit.training.train import build_model
 
 #: A transformer of 2 layers and 32 channels.
 TINY = (
@@ -58,12 +65,51 @@ def arrays(
     return path
 
 
+def folder_of_images(folder: Path, count: int = 30) -> Path:
+    """Such images as files, in one folder per class."""
+    images, labels = make_images(count)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = folder / f"class {label}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return folder
+
+
 def tiny(source: Path | str, *assignments: str, steps: int = 6, batch: int = 32) -> RunConfig:
     """A config whose run takes a second."""
     fixed = [f"schedule.steps={steps}", f"loop.batch_size={batch}", "loop.device=cpu"]
     changes = changes_of([*TINY, *fixed, *assignments])
     changes.setdefault("data", {})["source"] = str(source)
     return RunConfig().changed(changes)
+
+
+class Clock:
+    """Shows the time it is set to; every reading takes `tick` seconds."""
+
+    def __init__(self, now: float = 0.0, tick: float = 0.0) -> None:
+        self.now, self.tick = now, tick
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+    def passes(self, patch, seconds) -> None:
+        """Has every step of training take `seconds(step)` on this clock, and nothing else."""
+        real = Stepper.__call__
+
+        def call(stepper, batch, step, **named):
+            real(stepper, batch, step, **named)
+            self.now += seconds(step)
+
+        patch.setattr(Stepper, "__call__", call)
+
+
+def assemble(config: RunConfig):
+    """Dataset, loader and stepper of a config, in one process on the CPU."""
+    dataset, world = load_data(config.data.source), World(0, 1, torch.device("cpu"))
+    model, _ = build_model(config, dataset)
+    objective = make_objective(config, model, dataset, world)
+    return dataset, make_loader(config, dataset, world), Stepper(config, objective, world)
 
 
 def untimed(run: Run | Path) -> list[dict]:

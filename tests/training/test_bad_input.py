@@ -8,7 +8,7 @@ from PIL import Image
 
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
-from tests.training.makers import RANDOM, arrays, make_images, tiny
+from tests.training.makers import RANDOM, arrays, folder_of_images, make_images, tiny
 from tests.training.test_resume import stopped
 
 
@@ -98,15 +98,6 @@ def test_leaks_stop_the_run_unless_allowed(tmp_path):
     assert not (tmp_path / "run").exists()
     allowed = config.changed({"data": {"allow": ["leaks"]}})
     assert train(allowed, out=tmp_path / "run", shown=False).finished
-
-
-def folder_of_images(place, count=30):
-    images, labels = make_images(count)
-    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-        path = place / f"class {label}" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
-    return place
 
 
 def test_data_that_changed_since_the_run_began(tmp_path):

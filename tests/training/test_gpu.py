@@ -6,7 +6,8 @@ import torch
 
 from smallvit.runs import RunConfig
 from smallvit.runs.config import changes_of
-from smallvit.training import loop, resume, train
+from smallvit.training import resume, train
+from smallvit.training.step import Stepper
 
 pytestmark = [
     pytest.mark.compiled,
@@ -79,14 +80,14 @@ def test_deterministic_runs_are_the_same_and_resume_exactly(source, tmp_path, mo
         first, second = (train(exact, out=tmp_path / name) for name in ("first", "second"))
         weights = (first.folder / "last.safetensors").read_bytes()
         assert (second.folder / "last.safetensors").read_bytes() == weights
-        take = loop._take_step
+        take = Stepper.__call__
 
-        def stop_after_25(job, step):
+        def stop_after_25(stepper, batch, step, **named):
             if step == 25:
                 raise KeyboardInterrupt
-            take(job, step)
+            take(stepper, batch, step, **named)
 
-        monkeypatch.setattr(loop, "_take_step", stop_after_25)
+        monkeypatch.setattr(Stepper, "__call__", stop_after_25)
         with pytest.raises(KeyboardInterrupt):
             train(exact, out=tmp_path / "third")
         monkeypatch.undo()

@@ -1,19 +1,27 @@
 """What a training learns: the loss curve, the chosen weights, the same again with the same seed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from smallvit.runs.config import RunConfig
+from smallvit.data import cache, load_data
+from smallvit.evaluation.calibration import softmax
+from smallvit.evaluation.measure import logits_of
+from smallvit.evaluation.metrics import log_loss
+from smallvit.models.vit import ViT
+from smallvit.runs.config import ModelConfig, RunConfig
 from smallvit.training import train
 from tests.training.makers import (
     RANDOM,
     arrays,
+    assemble,
     assert_same_run,
     evaluation,
+    folder_of_images,
     losses,
     make_images,
     tiny,
@@ -172,7 +180,7 @@ def test_patience(source, tmp_path):
     assert run.info["steps"] == run.info["best_step"] + 2 * 2 < 200
 
 
-def test_the_average_is_what_is_validated_and_saved(source, tmp_path):
+def test_the_ema_is_what_is_validated_and_saved(source, tmp_path):
     steps = 6
     run = train(tiny(source, "optim.ema=0.9", "loop.every=1"), out=tmp_path / "a", shown=False)
     plain = train(tiny(source, "loop.every=1"), out=tmp_path / "b", shown=False)
@@ -188,6 +196,17 @@ def test_the_average_is_what_is_validated_and_saved(source, tmp_path):
     for name in slow:
         torch.testing.assert_close(slow[name], 0.1 * old[name] + 0.9 * new[name])
     assert steps == run.info["steps"]
+
+
+def test_the_evaluation_is_that_of_the_saved_weights(source, tmp_path):
+    """Also where BatchNorm's statistics went on after the best step, and the EMA is saved."""
+    config = overtrained(source, "optim.ema=0.9", "schedule.patience=4")
+    config = replace(config, model=ModelConfig(name="cifar_resnet56"))
+    run = train(config, out=tmp_path / "run", shown=False)
+    assert run.info["best_step"] < run.info["steps"]
+    logits = logits_of(run.model(), run.dataset().pixels("test"), mean=run.mean, std=run.std)
+    loss = log_loss(softmax(logits, run.temperature), run.dataset().labels("test"))
+    assert evaluation(run)["log_loss"]["value"] == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["vit", "resnet18", "swin_tiny_p2"])
@@ -273,6 +292,35 @@ def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, to
     assert_same_run(plain, run)
 
 
-def test_repeats_show_each_image_more_than_once(source, tmp_path):
-    run = train(tiny(source, *RANDOM, "loop.repeats=4", steps=2), out=tmp_path / "r", shown=False)
-    assert run.finished
+def test_repeats_show_each_image_more_than_once_and_differently(source, tmp_path):
+    config = tiny(source, "augment.padding=4", "loop.repeats=4", "loop.every=1", steps=2)
+    _, loader, stepper = assemble(config)
+    batch = loader.batch(0)
+    shown, counts = batch.images.flatten(1).unique(dim=0, return_counts=True)
+    assert (len(shown), counts.tolist()) == (8, [4] * 8)
+    x, _ = stepper.objective.plain(batch.images, batch.labels, torch.tensor(0), batch.positions)
+    assert len(x.flatten(1).unique(dim=0)) > 24
+    run = train(config, out=tmp_path / "four", shown=False)
+    once = config.changed({"loop": {"repeats": 1}})
+    assert losses(run) != losses(train(once, out=tmp_path / "once", shown=False))
+
+
+def test_images_are_decoded_with_a_bar_and_before_a_model_is_built(tmp_path, monkeypatch, capsys):
+    """Also those of a dataset that is open already, as the command's is."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    real, decoded = ViT.__init__, []
+
+    def init(model, config):
+        decoded.append(sorted(entry.about["split"] for entry in cache.entries()))
+        real(model, config)
+
+    monkeypatch.setattr(ViT, "__init__", init)
+    folder = folder_of_images(tmp_path / "data")
+    config, dataset = tiny(folder, steps=1, batch=8), load_data(folder)
+    train(config, out=tmp_path / "run", dataset=dataset)
+    assert decoded == [["test", "train", "val"]]
+    shown = capsys.readouterr().err
+    assert all(f"decoding {split}" in shown for split in dataset.splits)
+    cache.clear()
+    train(config, out=tmp_path / "quiet", dataset=dataset, shown=False)
+    assert "decoding" not in capsys.readouterr().err

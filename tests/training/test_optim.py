@@ -1,15 +1,11 @@
-"""What decays, how fast each layer learns, what stands still, and how classes are weighed."""
+"""What decays, how fast each layer learns, and what is frozen."""
 
-import numpy as np
 import pytest
-import torch
 
-from smallvit.data import load_data
 from smallvit.losses import DRLoc
 from smallvit.models.build import make_model
 from smallvit.runs.config import OptimConfig
 from smallvit.training.optim import freeze, make_optimiser, parameter_groups, set_learning_rate
-from smallvit.training.setup import _class_weights
 from tests.models.shrunk import FAMILIES, shrunk
 
 NAMES = [*FAMILIES, "vit_9_p4+spt+lsa", "swin_tiny_p2+spt+lsa", "cifar_resnet56"]
@@ -24,13 +20,13 @@ def build(name):
 def decays(model, config, *extra):
     """The weight decay and learning-rate share of each parameter, by name."""
     groups = parameter_groups(model, config, *extra)
-    found = {id(p): (g["weight_decay"], g["scale"]) for g in groups for p in g["params"]}
-    assert len(found) == sum(len(g["params"]) for g in groups), "a parameter stands in two groups"
+    options = {id(p): (g["weight_decay"], g["scale"]) for g in groups for p in g["params"]}
+    assert len(options) == sum(len(g["params"]) for g in groups), "a parameter stands in two groups"
     parts = [*model.named_parameters()]
     for part in extra:
         parts += part.named_parameters(prefix="extra")
-    assert len(found) == sum(p.requires_grad for _, p in parts), "a parameter was left out"
-    return {name: found[id(p)] for name, p in parts if p.requires_grad}
+    assert len(options) == sum(p.requires_grad for _, p in parts), "a parameter was left out"
+    return {name: options[id(p)] for name, p in parts if p.requires_grad}
 
 
 def is_matrix(name, parameter):
@@ -110,15 +106,3 @@ def test_everything_but_the_head_can_be_frozen_and_no_more():
     assert "blocks" not in trained
     with pytest.raises(ValueError, match=r"allowed is 0 \(none\) to 3"):
         freeze(shrunk("vit_9_p4"), 4)
-
-
-def test_class_weights(tmp_path):
-    random = np.random.default_rng(0)
-    labels = np.array([0] * 30 + [1] * 6 + [2] * 12)
-    path = tmp_path / "a.npz"
-    np.savez(path, images=random.integers(0, 256, (48, 8, 8, 3)).astype(np.uint8), labels=labels)
-    dataset = load_data(path, val=0, test=0)
-    weights = _class_weights(dataset)
-    torch.testing.assert_close(weights, torch.tensor([48 / 90, 48 / 18, 48 / 36]))
-    mean = float((weights * torch.tensor([30.0, 6.0, 12.0])).sum() / 48)
-    assert mean == pytest.approx(1.0)

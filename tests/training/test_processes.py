@@ -13,7 +13,15 @@ import torch
 
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
-from tests.training.makers import RANDOM, arrays, losses, tiny, untimed, weights
+from tests.training.makers import (
+    RANDOM,
+    arrays,
+    folder_of_images,
+    losses,
+    tiny,
+    untimed,
+    weights,
+)
 
 WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).parents[2]
@@ -30,7 +38,7 @@ CHANGES = (
 
 
 def launch(*words, out, timeout=90):
-    """Runs two processes under torchrun; each reads the data for itself."""
+    """Runs two processes under torchrun."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -54,12 +62,12 @@ def launch(*words, out, timeout=90):
         start_new_session=True,
     )
     try:
-        told, errors = process.communicate(timeout=timeout)
+        text, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # torchrun and the processes it started, no others
         process.communicate()
         raise
-    return subprocess.CompletedProcess(process.args, process.returncode, told, errors)
+    return subprocess.CompletedProcess(process.args, process.returncode, text, errors)
 
 
 def together(config, out, **options):
@@ -103,15 +111,34 @@ def test_two_processes_keep_to_the_minutes(tmp_path, monkeypatch):
     assert run.info["ended"] == "finished" or run.info["steps"] > run.config.schedule.steps / 3
 
 
-def test_the_command_under_torchrun(source, tmp_path):
-    words = ["--set", "schedule.steps=4", "--set", "loop.batch_size=32", "--device", "cpu"]
-    out = tmp_path / "run"
-    done = launch(
-        "-m", "smallvit", "train", source, "--model", "cct_2_3x2", *words, "--out", out, out=out
-    )
+@pytest.mark.parametrize("way", [pytest.param("train", marks=pytest.mark.slow), "smallvit"])
+def test_the_first_process_reads_the_data_for_all(tmp_path, monkeypatch, way):
+    """It surveys and audits; the other finds survey and pixels in the cache."""
+    monkeypatch.setenv("WITNESS", "1")
+    data, out = folder_of_images(tmp_path / "data"), tmp_path / "run"
+    config = tiny(data, "augment.flip=0.5", steps=2, batch=8)
+    path = out.with_suffix(".yaml")
+    path.write_text(config.to_yaml())
+    words = [path, out] if way == "train" else ["train", "-c", path, "--out", out]
+    done = launch(WORKER, way, *words, out=out)
     assert done.returncode == 0, done.stderr[-3000:]
     assert Run.open(out).finished
-    assert done.stdout.count("run folder") == 1
+    assert Run.open(out).info["processes"] == 2
+    if way == "smallvit":
+        assert done.stdout.count("run folder") == 1
+    assert done.stdout.count("audited by 0") == 1
+    assert done.stdout.count("audited by") == 1
+    assert (done.stdout + done.stderr).count("looked at 30 images") == 1
+
+
+def test_data_that_the_first_process_refuses(tmp_path, monkeypatch):
+    monkeypatch.setenv("WITNESS", "1")
+    data = arrays(tmp_path / "a.npz", classes=1)
+    done = together(tiny(data), tmp_path / "run")
+    assert done.returncode != 0
+    assert done.stdout.count("audited by") == 1
+    assert "class" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

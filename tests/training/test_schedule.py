@@ -1,4 +1,4 @@
-"""Learning rates, averages and intervals as pure functions of the step."""
+"""Learning rates, EMA decays and intervals as pure functions of the step."""
 
 import math
 from itertools import pairwise
@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallvit.runs.config import ScheduleConfig
-from smallvit.training.schedule import (
-    average_decay,
-    is_mixed,
-    learning_rate,
-    validation_interval,
-)
+from smallvit.training.optim import ema_decay, is_mixed, learning_rate, validation_interval
 
 
 def rates(steps, peak, **options):
@@ -68,10 +63,10 @@ def test_mixing_ends():
     assert not any(is_mixed(step, 8, ScheduleConfig(mixed=0.0)) for step in range(8))
 
 
-def test_the_average_follows_fast_at_first():
-    assert average_decay(0, 0.999) == 0.1
-    assert average_decay(10**6, 0.999) == 0.999
-    decays = [average_decay(step, 0.99) for step in range(2000)]
+def test_the_ema_follows_fast_at_first():
+    assert ema_decay(0, 0.999) == 0.1
+    assert ema_decay(10**6, 0.999) == 0.999
+    decays = [ema_decay(step, 0.99) for step in range(2000)]
     assert decays == sorted(decays)
 
 

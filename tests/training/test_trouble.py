@@ -3,23 +3,28 @@
 import errno
 import json
 import math
-import os
-import time
+import resource
 
 import numpy as np
 import pytest
 import torch
 
-from smallvit.data import load_data
 from smallvit.models.vit import ViT
 from smallvit.runs.folder import Run
-from smallvit.training import finish, resume, train
-from smallvit.training.budget import Budget, plan_steps
-from smallvit.training.distributed import World
-from smallvit.training.log import Journal
-from smallvit.training.loop import Progress, _shorten
-from smallvit.training.train import _prepare
-from tests.training.makers import RANDOM, arrays, losses, tiny, untimed, weights
+from smallvit.training import loop, resume, train
+from smallvit.training.budget import plan_steps
+from smallvit.training.log import Log
+from tests.training.makers import (
+    RANDOM,
+    Clock,
+    arrays,
+    assemble,
+    losses,
+    tiny,
+    untimed,
+    weights,
+)
+from tests.training.test_resume import Alarm
 
 STILL = ("model.options.attn_dropout=0.0", "model.options.dropout=0.0", "loop.every=1")
 
@@ -56,9 +61,10 @@ def test_out_of_memory_that_cannot_be_divided(source, tmp_path):
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_out_of_memory_while_time_is_measured(source, tmp_path):
-    config = tiny(source, "schedule.minutes=0.1").changed({"schedule": {"steps": None}})
-    run = train(config, out=tmp_path / "run", shown=False)
+def test_out_of_memory_while_time_is_measured(source, tmp_path, monkeypatch):
+    clock = Clock()
+    clock.passes(monkeypatch, lambda step: 0.5)
+    run = train(minutes(source, 0.1), out=tmp_path / "run", shown=False, clock=clock)
     assert run.finished
     assert run.info["accumulation"] == 4
 
@@ -104,7 +110,7 @@ def test_a_full_disk_does_not_end_the_training(source, tmp_path, monkeypatch, to
     config = tiny(source, "loop.every=2", "loop.checkpoint_seconds=0")
     plain = train(config, out=tmp_path / "plain", shown=False)
     with monkeypatch.context() as patch:
-        patch.setattr(finish, "save_checkpoint", full)
+        patch.setattr(loop, "save_checkpoint", full)
         run = train(config, out=tmp_path / "run", shown=False)
     assert "could not write a checkpoint" in told()
     assert "training goes on" in told()
@@ -113,14 +119,14 @@ def test_a_full_disk_does_not_end_the_training(source, tmp_path, monkeypatch, to
 
 def test_checkpoints_make_room_for_the_weights(source, tmp_path, monkeypatch, told):
     """Two files beside the checkpoints are too many."""
-    real = finish.write_tensors
+    real = loop.write_tensors
 
     def write(path, tensors, **metadata):
         if path.name == "last.safetensors" and (path.parent / "checkpoints").exists():
             full()
         real(path, tensors, **metadata)
 
-    monkeypatch.setattr(finish, "write_tensors", write)
+    monkeypatch.setattr(loop, "write_tensors", write)
     config = tiny(source, "loop.every=2", "loop.checkpoint_seconds=0")
     run = train(config, out=tmp_path / "run", shown=False)
     assert "removing checkpoints to make room" in told()
@@ -128,96 +134,102 @@ def test_checkpoints_make_room_for_the_weights(source, tmp_path, monkeypatch, to
     assert run.model("last") is not None
 
 
-def job_of(config):
-    dataset = load_data(config.data.source)
-    job, _ = _prepare(config, dataset, World(0, 1, torch.device("cpu")))
-    return job
+def state_of(stepper):
+    tensors = {name: tensor.clone() for name, tensor in stepper.state_dict().items()}
+    return {**tensors, "sums": stepper.sums.clone()}
 
 
-def state_of(job):
-    held = job.stepper.optimiser.state_dict()["state"]
-    return {
-        **{f"model.{k}": v.clone() for k, v in job.stepper.learner.state_dict().items()},
-        **{f"average.{k}": v.clone() for k, v in job.stepper.average.state_dict().items()},
-        **{f"{n}.{k}": v.clone() for n, item in held.items() for k, v in item.items()},
-        "sums": job.stepper.sums.clone(),
-    }
+def minutes(source, number, *more):
+    """A config with a budget of time."""
+    config = tiny(source, f"schedule.minutes={number}", *more)
+    return config.changed({"schedule": {"steps": None}})
 
 
 def test_measuring_undoes_what_it_did(source):
-    job = job_of(tiny(source, *RANDOM, "optim.ema=0.9"))
+    config = minutes(source, 1 / 3, *RANDOM, "optim.ema=0.9")
+    dataset, loader, stepper = assemble(config)
     for step in range(2):
-        job.stepper(job.loader.batch(step), step, lr=1e-3, mixed=True)
-    before = state_of(job)
-    steps, every, end = plan_steps(job, Budget(20.0, time.monotonic(), 24), None)
+        stepper(loader.batch(step), step, lr=1e-3, mixed=True)
+    before, clock = state_of(stepper), Clock(tick=0.01)
+    steps, every, deadline = plan_steps(config, dataset, loader, stepper, started=0, clock=clock)
     assert steps > 1
-    assert every >= job.loader.steps_per_epoch
-    assert end < time.monotonic() + 20
-    after = state_of(job)
+    assert every >= loader.steps_per_epoch
+    assert clock.now < deadline < 20
+    after = state_of(stepper)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_measuring_before_the_first_step_changes_nothing(source):
-    config = tiny(source, *RANDOM, "optim.ema=0.9")
-    fresh, measured = job_of(config), job_of(config)
-    plan_steps(measured, Budget(20.0, time.monotonic(), 24), None)
-    for job in (fresh, measured):
+    config = minutes(source, 1 / 3, *RANDOM, "optim.ema=0.9")
+    states = []
+    for measured in (False, True):
+        dataset, loader, stepper = assemble(config)
+        if measured:
+            plan_steps(config, dataset, loader, stepper, started=0, clock=Clock(tick=0.01))
         for step in range(3):
-            job.stepper(job.loader.batch(step), step, lr=1e-3, mixed=True)
-    ours, theirs = state_of(fresh), state_of(measured)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+            stepper(loader.batch(step), step, lr=1e-3, mixed=True)
+        states.append(state_of(stepper))
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_a_deadline_in_the_past(source):
-    job = job_of(tiny(source))
+    config = minutes(source, 1)
     with pytest.raises(ValueError, match="minutes are over before the first step"):
-        plan_steps(job, Budget(60.0, time.monotonic() - 100, 24), None)
+        plan_steps(config, *assemble(config), started=-100, clock=Clock(tick=0.01))
 
 
-def test_minutes_are_kept_and_the_steps_recorded(source, tmp_path):
-    config = tiny(source, "schedule.minutes=0.1").changed({"schedule": {"steps": None}})
-    started = time.monotonic()
-    run = train(config, out=tmp_path / "run", started=started, shown=False)
-    assert time.monotonic() - started < 6.0
+def test_minutes_are_kept_and_the_steps_recorded(source, tmp_path, monkeypatch):
+    """Six seconds: a margin of 4 %, a second for the end, 0.8 for measuring; steps take 0.2."""
+    clock = Clock(now=50)
+    clock.passes(monkeypatch, lambda step: 0.2)
+    config = minutes(source, 0.1)
+    run = train(config, out=tmp_path / "run", started=50, shown=False, clock=clock)
+    assert clock.now - 50 == pytest.approx((4 + 19) * 0.2)
+    assert run.info["ended"] == "finished"
     assert run.config.schedule.minutes == 0.1
-    assert run.config.schedule.steps >= run.info["steps"] > 3
+    assert run.config.schedule.steps == run.info["steps"] == 19
     assert Run.open(run.folder).config == run.config
 
 
-def test_a_slower_machine_gets_fewer_steps(source, tmp_path, told):
-    job = job_of(tiny(source))
-    job.journal = Journal(tmp_path / "log.jsonl", steps=1000)
-    job.progress, job.deadline = Progress(step=100, steps=1000), time.monotonic() + 10
-    _shorten(job, 0.001)
-    assert job.progress.steps == 1000
-    _shorten(job, 0.1)
-    assert 190 <= job.progress.steps <= 200
-    assert "this machine has become slower" in told()
-    job.deadline = time.monotonic() + 0.01
-    _shorten(job, 0.1)
-    assert job.progress.ended == "time"
-    job.journal.close()
-    lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["kind"] for line in lines] == ["plan"] * 2
+@pytest.mark.parametrize(("slower", "ended"), [(0.1, "finished"), (4.0, "time")])
+def test_a_slower_machine_gets_fewer_steps(source, tmp_path, monkeypatch, told, slower, ended):
+    clock = Clock()
+    clock.passes(monkeypatch, lambda step: 0.05 if step < 20 else slower)
+    run = train(minutes(source, 0.1), out=tmp_path / "run", clock=clock)
+    assert clock.now < 6.0 + slower
+    assert run.info["ended"] == ended
+    assert 20 < run.info["steps"] < run.config.schedule.steps
+    if ended == "finished":
+        assert "this machine has become slower" in told()
+        plans = [line["steps"] for line in run.log() if line["kind"] == "plan"]
+        assert plans == sorted(plans, reverse=True)
+        assert plans[-1] == run.info["steps"]
 
 
-def test_a_full_disk_under_the_log(source, tmp_path, told):
-    if not os.path.exists("/dev/full"):
-        pytest.skip("this system has no /dev/full")
-    journal = Journal(tmp_path / "log.jsonl", steps=3)
-    journal.write("train", step=1, loss=1.0)
-    size = journal.size
-    descriptor = os.open("/dev/full", os.O_WRONLY)
-    kept = os.dup(journal._file.fileno())
-    os.dup2(descriptor, journal._file.fileno())
-    journal.write("train", step=2, loss=1.0)
-    os.dup2(kept, journal._file.fileno())
-    journal.write("train", step=3, loss=1.0)
-    journal.close()
-    os.close(descriptor)
-    os.close(kept)
-    assert size
+def test_checkpoints_come_when_their_time_has_passed(source, tmp_path, monkeypatch):
+    clock = Clock()
+    clock.passes(monkeypatch, lambda step: 0.3)
+    Alarm(monkeypatch, step=10)
+    config = tiny(source, "loop.every=1", "loop.checkpoint_seconds=1", steps=20)
+    run = train(config, out=tmp_path / "run", shown=False, clock=clock)
+    assert run.info["step"] == 11
+    kept = sorted(int(path.stem) for path in (run.folder / "checkpoints").glob("*.json"))
+    assert kept == [8, 11]  # after four steps, after four more, and when it stopped
+
+
+def test_a_full_disk_under_the_log(tmp_path, told):
+    run = Run(tmp_path, tiny("nothing"), {})
+    log = Log(run, steps=3)
+    log.write("train", step=1, loss=1.0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.size + 5, hard))
+    try:
+        log.write("train", step=2, loss=1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.write("train", step=3, loss=1.0)
+    log.close()
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 3]
     assert "could not write to the log" in told()

@@ -2,10 +2,13 @@
 
     python tests/training/worker.py train CONFIG OUT
     python tests/training/worker.py resume OUT
+    python tests/training/worker.py smallvit ARGUMENTS
 
-KILL_AT, if set, is `<function>:<number>`: the process kills itself at that call of os.replace, or
-of os.fsync, as if the machine had gone down there; `half:<number>` writes half of a file first.
-With SKEW, processes but the first have a clock that shows a later time and goes faster.
+KILL_AT, if set, is `<function>:<number>`: the process kills itself at that call of os.replace, of
+os.fsync or of a step, as if the machine had gone down there; `half:<number>` writes half of a file
+first, and `stop:<number>` only requests a stop. With SKEW the time is simulated, and processes but
+the first have a clock that shows a later time and goes faster. With WITNESS every audit says so,
+and files seem to be older than they are.
 """
 
 import logging
@@ -16,47 +19,70 @@ import time
 from pathlib import Path
 
 
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def arm(kind: str, number: int) -> None:
     """Makes the number-th call of a function the last thing this process does."""
-    counted = [0]
-    name = "replace" if kind == "moved" else "fsync" if kind == "half" else kind
-    real = getattr(os, name)
+    from smallvit.training.step import Stepper
 
-    def call(*args: object) -> object:
-        counted[0] += 1
-        if counted[0] != number:
-            return real(*args)
-        if kind == "half":
-            size = os.fstat(args[0]).st_size
-            os.truncate(args[0], size // 2)
-        if kind == "moved":
-            real(*args)
-        _die()
-        return None
+    calls = []
+    owner, name = {
+        "step": (Stepper, "__call__"),
+        "stop": (Stepper, "__call__"),
+        "moved": (os, "replace"),
+        "half": (os, "fsync"),
+    }.get(kind, (os, kind))
+    real = getattr(owner, name)
 
-    setattr(os, name, call)
+    def call(*args, **named):
+        calls.append(None)
+        if len(calls) == number and kind == "half":
+            os.truncate(args[0], os.fstat(args[0]).st_size // 2)
+        if len(calls) == number and kind in ("moved", "stop"):
+            real(*args, **named)
+        if len(calls) == number:
+            os.kill(os.getpid(), signal.SIGTERM if kind == "stop" else signal.SIGKILL)
+            return None
+        return real(*args, **named)
+
+    setattr(owner, name, call)
+
+
+def witness() -> None:
+    """Reports audits. The cache keeps surveys only of files that were not written just now."""
+    import smallvit.data
+
+    real, now = smallvit.data.audit, time.time_ns
+
+    def audit(dataset):
+        sys.stdout.write(f"audited by {os.environ.get('RANK')}\n")
+        return real(dataset)
+
+    smallvit.data.audit = audit
+    time.time_ns = lambda: now() + 10**10
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    if "WITNESS" in os.environ:
+        witness()
     if wanted := os.environ.get("KILL_AT"):
         kind, _, number = wanted.partition(":")
         arm(kind, int(number))
-    if os.environ.get("SKEW") and os.environ.get("RANK") != "0":
-        real = time.monotonic
-        time.monotonic = lambda: 1e6 + 3 * real()
     from smallvit.runs.config import RunConfig
     from smallvit.training import resume, train
+    from tests.training.makers import Clock
 
+    clock = time.monotonic
+    if "SKEW" in os.environ:
+        clock = Clock(tick=0.02) if os.environ["RANK"] == "0" else Clock(now=1e6, tick=0.06)
+    if sys.argv[1] == "smallvit":
+        from smallvit.cli import app
+
+        app(sys.argv[2:])
     if sys.argv[1] == "train":
         config = RunConfig.from_yaml(Path(sys.argv[2]).read_text())
-        run = train(config, out=sys.argv[3])
+        run = train(config, out=sys.argv[3], clock=clock)
     else:
-        run = resume(sys.argv[2])
+        run = resume(sys.argv[2], clock=clock)
     sys.stdout.write(f"status {run.info['status']}\n")
 
 

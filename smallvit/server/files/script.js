@@ -1,28 +1,28 @@
 "use strict";
 (() => {
-  const of = (id) => document.getElementById(id);
+  const element = (id) => document.getElementById(id);
   const limit = Number(document.body.dataset.upload);
   let current = null;
-  let shown = null;
+  let previewUrl = null;
 
-  const say = (sentence, bad = false) => {
-    of("say").textContent = sentence;
-    of("say").className = bad ? "bad" : "";
+  const setStatus = (sentence, bad = false) => {
+    element("status").textContent = sentence;
+    element("status").className = bad ? "bad" : "";
   };
 
   const refuse = (sentence) => {
-    of("result").hidden = true;
-    of("best").textContent = "";
-    say(sentence, true);
+    element("result").hidden = true;
+    element("best").textContent = "";
+    setStatus(sentence, true);
   };
 
-  const share = (value) => (value < 0.0005 ? "< 0.1" : (100 * value).toFixed(1)) + "\u00a0%";
+  const percent = (value) => (value < 0.0005 ? "< 0.1" : (100 * value).toFixed(1)) + "\u00a0%";
 
   const row = ({ name, probability }) => {
     const item = document.createElement("li");
     const line = document.createElement("span");
     line.className = "line";
-    for (const [kind, tag, text] of [["name", "bdi", name], ["share", "span", share(probability)]]) {
+    for (const [kind, tag, text] of [["name", "bdi", name], ["share", "span", percent(probability)]]) {
       const part = document.createElement(tag);
       part.className = kind;
       part.textContent = text;
@@ -39,49 +39,49 @@
   };
 
   const preview = (file) => {
-    if (shown) URL.revokeObjectURL(shown);
-    shown = URL.createObjectURL(file);
-    of("given").hidden = false;
-    of("image").src = shown;
+    if (previewUrl) URL.revokeObjectURL(previewUrl);
+    previewUrl = URL.createObjectURL(file);
+    element("preview").hidden = false;
+    element("image").src = previewUrl;
   };
 
-  const tell = (answer) => {
-    of("best").textContent = `Most likely: ${answer.classes[0].name}`;
-    of("classes").replaceChildren(...answer.classes.map(row));
-    of("map").hidden = !answer.map;
-    if (answer.map) {
-      const attention = answer.map.kind === "attention";
-      of("heat").src = answer.map.image;
-      of("heat").alt = attention ? "Your image in grey, coloured where the model looked" : "Your image in grey, coloured where it speaks for the answer";
-      of("what").textContent = attention ? "Where the model looked" : "What speaks for the answer";
+  const show = (predictions) => {
+    element("best").textContent = `Most likely: ${predictions.classes[0].name}`;
+    element("classes").replaceChildren(...predictions.classes.map(row));
+    element("map").hidden = !predictions.map;
+    if (predictions.map) {
+      const attention = predictions.map.kind === "attention";
+      element("heat").src = predictions.map.image;
+      element("heat").alt = attention ? "Your image in grey, coloured where the model looked" : "Your image in grey, coloured where it supports the prediction";
+      element("caption").textContent = attention ? "Where the model looked" : "What supports the prediction";
     }
-    of("time").textContent = `Answered by ${answer.model} in ${Math.round(answer.milliseconds)} ms. Probabilities are calibrated on images like those it was trained on; of other images they say little.`;
-    say("");
-    of("result").hidden = false;
+    element("time").textContent = `Predicted by ${predictions.model} in ${Math.round(predictions.milliseconds)} ms. Probabilities are calibrated on images like those it was trained on; for other images they mean little.`;
+    setStatus("");
+    element("result").hidden = false;
   };
 
-  const give = async (file) => {
+  const predict = async (file) => {
     if (current) current.abort();
     if (file.size > limit) {
       refuse(`This image has more than ${document.body.dataset.largest}. Save it smaller, then try again.`);
       return;
     }
     const mine = (current = new AbortController());
-    say("Looking …");
+    setStatus("Predicting …");
     const form = new FormData();
     form.append("image", file);
     try {
       const response = await fetch("predict?explain=true", { method: "POST", body: form, signal: mine.signal });
-      const answer = await response.json();
+      const predictions = await response.json();
       if (mine.signal.aborted) return;
       if (!response.ok) {
-        refuse(answer.error);
+        refuse(predictions.error);
         return;
       }
       preview(file);
-      tell(answer);
-      const below = of("result").getBoundingClientRect().top > 0.6 * window.innerHeight;
-      if (below) of("best").scrollIntoView();
+      show(predictions);
+      const below = element("result").getBoundingClientRect().top > 0.6 * window.innerHeight;
+      if (below) element("best").scrollIntoView();
     } catch (error) {
       if (error.name === "AbortError") return;
       refuse("The server did not answer. Is it still running?");
@@ -90,18 +90,18 @@
 
   const take = (files) => {
     const file = [...(files || [])].find((each) => each.type.startsWith("image/")) || (files && files[0]);
-    if (file) give(file);
+    if (file) predict(file);
     else refuse("There is no image file in that. Save the image first, then choose the file.");
   };
 
-  of("image").addEventListener("error", () => {
-    of("given").hidden = true;
+  element("image").addEventListener("error", () => {
+    element("preview").hidden = true;
   });
-  of("image").addEventListener("load", ({ target }) => {
+  element("image").addEventListener("load", ({ target }) => {
     target.classList.toggle("tiny", Math.max(target.naturalWidth, target.naturalHeight) <= 128);
   });
   for (const id of ["file", "camera"]) {
-    of(id).addEventListener("change", ({ target }) => {
+    element(id).addEventListener("change", ({ target }) => {
       if (target.files.length) take(target.files);
       target.value = "";
     });
@@ -114,5 +114,5 @@
       if (kind === "drop") take(event.dataTransfer.files);
     });
   }
-  of("give").addEventListener("submit", (event) => event.preventDefault());
+  element("upload").addEventListener("submit", (event) => event.preventDefault());
 })();

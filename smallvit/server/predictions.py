@@ -1,4 +1,4 @@
-"""An image file to the answer that is sent: everything that runs in the model's thread."""
+"""An image file to its predictions: everything that runs in the model's thread."""
 
 import base64
 import io
@@ -28,53 +28,55 @@ _LARGEST, _SMALLEST = 512, 256
 """Longest side of a map, at most and at least."""
 
 
-def answer(
-    predictor: Predictor, data: bytes, *, top: int, explained: bool, pixels: int
+def predict_file(
+    predictor: Predictor, data: bytes, *, top: int, explain: bool, pixels: int
 ) -> dict[str, Any]:
-    """What the model says of an image file, as plain data.
+    """The predictions for an image file, as the JSON that is sent.
 
     Args:
         predictor: The model.
         data: The bytes of the file.
         top: How many classes to name.
-        explained: Whether to add where the model looked.
-        pixels: The most that are decoded.
+        explain: Whether to add a map of where the model looked.
+        pixels: Images of more pixels are not decoded.
 
     Raises:
-        RefusedError: It is no image, damaged, or too large.
+        RefusedError: It is not an image, damaged, or too large.
     """
     started = time.perf_counter()
     try:
         image = decode(data, pixels)
-        seen = predictor.prepare(image)
+        prepared = predictor.prepare(image)
     except NoImageError as error:
-        raise RefusedError(415, f"This is no image that can be read: {error}.") from error
+        raise RefusedError(415, f"This is not an image that can be read: {error}.") from error
     except TooManyPixelsError as error:
         raise RefusedError(413, f"The image is too large: {error}.") from error
     except UnreadableError as error:
         raise RefusedError(422, f"The image cannot be read: {error}.") from error
     except MemoryError:
         raise RefusedError(413, "There is not enough memory for an image so large.") from None
-    shares = predictor.probabilities(predictor.ask(seen[None]))[0]
-    order = np.argsort(-shares, kind="stable")[:top]
-    found: dict[str, Any] = {
+    probabilities = predictor.probabilities(predictor.ask(prepared[None]))[0]
+    order = np.argsort(-probabilities, kind="stable")[:top]
+    map_ = None
+    if explain and predictor.model is not None:
+        map_ = _map(predictor, predictor.model, image, prepared)
+    return {
         "model": predictor.card.model.get("name"),
-        "classes": [{"name": predictor.classes[k], "probability": float(shares[k])} for k in order],
-        "map": None,
+        "classes": [
+            {"name": predictor.classes[k], "probability": float(probabilities[k])} for k in order
+        ],
+        "map": map_,
+        "milliseconds": round(1e3 * (time.perf_counter() - started), 1),
     }
-    if explained and predictor.model is not None:
-        found["map"] = _map(predictor, predictor.model, image, seen)
-    found["milliseconds"] = round(1e3 * (time.perf_counter() - started), 1)
-    return found
 
 
 def _map(
     predictor: Predictor,
     model: "nn.Module",
     image: Decoded,
-    seen: UInt8[np.ndarray, "h w C"],
+    prepared: UInt8[np.ndarray, "h w C"],
 ) -> dict[str, str] | None:
-    """Where the model looked, or what spoke for its answer where there is no attention."""
+    """Where the model looked or, without attention, what supports its prediction."""
     import torch
 
     from smallvit.augment import normalise
@@ -82,7 +84,7 @@ def _map(
     from smallvit.explaining.overlays import overlay
 
     device = next(model.parameters()).device
-    batch = torch.from_numpy(seen.copy()).permute(2, 0, 1)[None].to(device)
+    batch = torch.from_numpy(prepared.copy()).permute(2, 0, 1)[None].to(device)
     mean, std = (torch.tensor(v, device=device) for v in (predictor.card.mean, predictor.card.std))
     images = normalise(batch, mean, std)
     try:
@@ -91,32 +93,30 @@ def _map(
         heat = explain(model, images).gradient[0] if shares is None else scaled(shares.places)[0]
     except ValueError:  # a model of a shape that cannot be explained still predicts
         return None
-    shown, part = _shown(predictor, image, heat)
     file = io.BytesIO()
-    Image.fromarray(overlay(shown, part)).save(file, "PNG")
+    Image.fromarray(overlay(*_visible_part(predictor, image, heat))).save(file, "PNG")
     uri = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
     return {"kind": kind, "image": uri}
 
 
-def _shown(
+def _visible_part(
     predictor: Predictor, image: Decoded, heat: Float[np.ndarray, "h w"]
 ) -> tuple[UInt8[np.ndarray, "H W 3"], Float[np.ndarray, "_h _w"]]:
     """The part of an image that the model sees, large enough to look at, and the heat on it."""
     from smallvit.data.previews import coloured
 
-    whole = Image.fromarray(coloured(as_array(image)))
-    card = predictor.card
-    box, inner, offset = place(whole.height, whole.width, card.image_size, card.fit)
+    original, card = Image.fromarray(coloured(as_array(image))), predictor.card
+    box, inner, offset = place(original.height, original.width, card.image_size, card.fit)
     top, left, height, width = box
-    seen = whole.crop((left, top, left + width, top + height))
-    seen.thumbnail((_LARGEST, _LARGEST))
+    part = original.crop((left, top, left + width, top + height))
+    part.thumbnail((_LARGEST, _LARGEST))
     # Each pixel of a tiny image stays a square.
-    times = -(-_SMALLEST // max(seen.size))
-    large = np.asarray(seen).repeat(times, 0).repeat(times, 1)
+    times = -(-_SMALLEST // max(part.size))
+    enlarged = np.asarray(part).repeat(times, 0).repeat(times, 1)
     # The bars of a letterbox are on the model's canvas and not in the image.
     size = card.image_size[1], card.image_size[0]
     canvas = np.asarray(
         Image.fromarray(heat.astype(np.float32)).resize(size, Image.Resampling.BILINEAR)
     )
     rows, columns = slice(offset[0], offset[0] + inner[0]), slice(offset[1], offset[1] + inner[1])
-    return large, canvas[rows, columns]
+    return enlarged, canvas[rows, columns]
