@@ -24,7 +24,8 @@ import torch
 from smallvit.data import Dataset, load_data, read_image
 from smallvit.evaluation import logits_of
 from smallvit.formats import Shipped
-from smallvit.formats.writing import onnx_bytes, traced
+from smallvit.formats.onnx import onnx_bytes
+from smallvit.formats.shipped import traced
 from smallvit.inference import Card
 from smallvit.models import create_model
 from smallvit.models.names import find_variant

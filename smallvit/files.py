@@ -104,12 +104,7 @@ def read_tensors(path: Path) -> "dict[str, Tensor]":
 
 
 class Found(NamedTuple):
-    """One path that a walk or a list came to.
-
-    Attributes:
-        path: As it is opened.
-        error: Why there is nothing to open; None for a file.
-    """
+    """A path, and why there is no file to open; None where there is one."""
 
     path: str
     error: OSError | None = None
@@ -121,10 +116,7 @@ def is_image(name: str) -> bool:
 
 
 def listed(folder: str | os.PathLike[str]) -> "list[os.DirEntry[str]]":
-    """The visible entries of a folder, in order of their names.
-
-    Hidden files and the copies that macOS adds to archives are left out.
-    """
+    """The entries of a folder by name, but hidden ones and what macOS adds to archives."""
     with os.scandir(folder) as entries:
         visible = [e for e in entries if not e.name.startswith((".", "__MACOSX"))]
     return sorted(visible, key=lambda entry: entry.name)

@@ -70,11 +70,15 @@ def test_the_bytes_are_on_disk_before_the_move(tmp_path, monkeypatch):
 
 
 def test_a_block_that_raises_leaves_no_file(tmp_path):
-    for shared in (False, True):
-        with pytest.raises(RuntimeError), writing(tmp_path / "file", shared=shared) as file:
+    def half(shared):
+        with writing(tmp_path / "file", shared=shared) as file:
             file.write(b"half")
             assert len(list(tmp_path.iterdir())) == 1
             raise RuntimeError
+
+    for shared in (False, True):
+        with pytest.raises(RuntimeError):
+            half(shared)
         assert not list(tmp_path.iterdir())
 
 

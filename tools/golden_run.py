@@ -50,9 +50,9 @@ def main() -> None:
         )
         expected = {
             "classes": list(run.classes),
-            "mean": list(run.mean),
-            "std": list(run.std),
-            "temperature": run.temperature,
+            "mean": list(run.card.mean),
+            "std": list(run.card.std),
+            "temperature": run.card.temperature,
             "kinds": [line["kind"] for line in run.log()],
         }
         with torch.inference_mode():

@@ -6,27 +6,33 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app, refusal
+from smallvit.cli.evaluating import RunFolder
 
 
 @app.command()
 def explain(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: RunFolder,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGES…", help="Images, or folders of images.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGES…",
+            help="Images, folders of them at any depth, patterns, and - for a list on standard "
+            "input, one path per line.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder for the sheets.")] = Path("explained"),
     class_: Annotated[
         str | None,
-        typer.Option("--class", help="The class to speak for; by default the predicted one."),
+        typer.Option("--class", help="The class to explain; by default the predicted one."),
     ] = None,
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda or mps; auto is a GPU if there is one.")
     ] = "auto",
 ) -> None:
-    """Show where a model looks: attention and class evidence, laid over each image.
+    """Show where a model looks: attention and gradient maps over each image.
 
-    Writes a PNG for each image. Images that cannot be read are named; it is an
-    error only if there is no other.
+    Writes one PNG per image. Images that cannot be read are named; it is an error only if no image
+    can be read.
     """
     from smallvit.explaining.probes import receptive_field
     from smallvit.explaining.sheets import explain_files
@@ -37,13 +43,13 @@ def explain(
     side, (height, width) = receptive_field(opened.model()), opened.image_size
     if side is not None:
         typer.echo(f"a token sees {side}×{side} of {height}×{width} pixels before any attention")
-    some = False
+    written = 0
     for each in explain_files(opened, images, out, name=class_, device=device):
         if each.error:
             typer.echo(f"{shown(each.path)}: {each.error}", err=True)
             continue
-        some = True
-        answer = f"{shown(each.answer)}, {each.probability:.1%}"
-        typer.echo(f"{shown(each.path)}: {answer} → {shown(each.sheet or '')}")
-    if not some:
+        written += 1
+        predicted = f"{shown(each.predicted)}, {each.probability:.1%}"
+        typer.echo(f"{shown(each.path)}: {predicted} → {shown(each.sheet or '')}")
+    if not written:
         raise refusal("no image could be read")

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smallvit.cli.app import app
+from smallvit.formats import format_of, sources
 
 if TYPE_CHECKING:
-    from smallvit.inference import Card
+    from smallvit.runs import Card
 
 _NAMED = 12
 
@@ -16,31 +17,24 @@ _NAMED = 12
 @app.command()
 def info(
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|FILE",
-            help="A run folder, or an exported .onnx, .pt2 or .safetensors file.",
-        ),
+        Path, typer.Argument(metavar="RUN|FILE", help=f"What to describe: {sources()}.")
     ],
 ) -> None:
-    """Say what a run or an exported file is: model, data, classes, accuracy, versions."""
-    from smallvit.inference.predictor import read_card
-    from smallvit.runs.card import Card, accuracy_of
+    """Say what a run or an exported model is: model, data, classes, accuracy, versions."""
     from smallvit.text import shown
 
-    lines = {}
-    if source.is_file():
-        card = read_card(source)
-        size = f"{source.stat().st_size / 1e6:,.1f} MB"
-        lines = {"file": f"{source}, {size}, exported with {_versions(card)}"}
+    if record := format_of(source):
+        card = record.code.read_card(source)
+        files = [source] if source.is_file() else source.iterdir()
+        megabytes = sum(file.stat().st_size for file in files) / 1e6
+        lines = {"file": f"{source}, {megabytes:,.1f} MB, exported with {_versions(card)}"}
     else:
         from smallvit.runs.folder import Run
 
         run = Run.open(source)
-        card = Card.of(run, accuracy_of(run))
-        written = ", ".join(f"{name} {run.info.get(name)}" for name in ("smallvit", "torch"))
+        card = run.card.measured(run.evaluation())
         status = run.info.get("status", "unknown")
-        lines = {"run": f"{run.folder}, {status}, trained with {written}"}
+        lines = {"run": f"{run.folder}, {status}, trained with {_versions(card)}"}
     lines |= _lines(card)
     width = max(map(len, lines))
     for name, text in lines.items():
@@ -53,17 +47,17 @@ def _versions(card: "Card") -> str:
 
 def _lines(card: "Card") -> dict[str, str]:
     from smallvit.evaluation import Estimate
+    from smallvit.text import some
 
     facts, data = card.facts, card.config.get("data", {})
-    many = facts.get("parameters")
+    parameters = facts.get("parameters")
     counts = ", ".join(f"{count:,} {split}" for split, count in facts.get("counts", {}).items())
-    more = len(card.classes) - _NAMED
-    named = ", ".join(card.classes[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
     kind = {1: "grey", 3: "colour"}.get(card.channels, f"{card.channels} channels")
     lines = {
-        "model": str(card.model.get("name")) + (f", {many:,} parameters" if many else ""),
+        "model": str(card.model.get("name"))
+        + (f", {parameters:,} parameters" if parameters else ""),
         "data": str(data.get("source") or "unknown") + (f": {counts}" if counts else ""),
-        "classes": f"{len(card.classes):,}: {named}",
+        "classes": f"{len(card.classes):,}: {some(card.classes, _NAMED)}",
         "images": "{}×{}, {}, {}".format(*card.image_size, kind, card.fit),
         "accuracy": "not measured",
         "temperature": f"{card.temperature:.4g}",

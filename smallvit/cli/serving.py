@@ -5,13 +5,14 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
+from smallvit.formats import sources
 
 
 @app.command()
 def serve(
     source: Annotated[
         str,
-        typer.Argument(metavar="RUN|FILE", help="A run folder, or an exported .onnx or .pt2 file."),
+        typer.Argument(metavar="RUN|FILE", help=f"What to serve: {sources()}."),
     ],
     host: Annotated[
         str,

@@ -142,19 +142,13 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
 
 def _show(run: "Run") -> None:
     """How good the model is, and where it is."""
-    from smallvit.evaluation import Evaluation
-    from smallvit.runs.folder import EVALUATION
-
     if not run.finished:
         raise typer.Exit(130)
-    if not _is_first_process():
-        return
-    path = run.folder / EVALUATION
-    if path.exists():
-        typer.echo(Evaluation.from_json(path.read_text(encoding="utf-8")).summary())
-    else:
-        typer.echo("there is no test split, so nothing was tested")
-    typer.echo(f"run folder {run.folder}")
+    if _is_first_process():
+        evaluation = run.evaluation()
+        untested = "there is no test split, so nothing was tested"
+        typer.echo(evaluation.summary() if evaluation else untested)
+        typer.echo(f"run folder {run.folder}")
 
 
 def _show_folds(summary: dict[str, Any]) -> None:

@@ -1,34 +1,26 @@
-"""Temperature scaling: one number that makes a model as sure as it is right.
+"""From logits to calibrated probabilities, and how well confidence matches accuracy.
 
-Guo et al., On Calibration of Modern Neural Networks (2017): logits are divided by a temperature
-that minimises the log loss on validation images. No answer changes, only how sure it is.
+Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, 2017): logits are divided
+by a temperature that minimises the log loss on validation images. Predicted classes stay the same,
+only their probabilities change.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int, UInt8
+from jaxtyping import Bool, Float, Float32, Float64, Int, Int64, UInt8
 
-from smallvit.evaluation.metrics import check_labels
+from smallvit.evaluation.checks import check_labels, check_logits
+from smallvit.evaluation.intervals import ratio
 
 LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of a fitted temperature."""
 
 _STEPS = 100
 
-
-def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None:
-    """Refuses logits that say nothing.
-
-    Raises:
-        ValueError: Some are infinite or no numbers.
-    """
-    bad = ~np.isfinite(logits).all(1)
-    if bad.any():
-        raise ValueError(
-            f"{bad.sum():,} of {len(bad):,} images have {what} that are not finite, the first at "
-            f"place {int(bad.argmax())}: the model has diverged, or its precision is too low"
-        )
+BINS = 15
+"""Equal bins of confidence, for the calibration error."""
 
 
 def softmax(
@@ -77,8 +69,9 @@ def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " 
         labels: Their classes.
 
     Returns:
-        A temperature between LOWEST and HIGHEST. Where every answer is right there is no minimum,
-        as being surer is always better: then, and where all temperatures are equally good, 1.
+        A temperature between LOWEST and HIGHEST. Where every prediction is right there is no
+        minimum, as more confidence is always better: then, and where all temperatures are equally
+        good, 1.
 
     Raises:
         ValueError: Lengths differ, labels are out of range, or logits are not finite.
@@ -115,3 +108,60 @@ def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " 
             break
         inverse = following
     return 1 / inverse
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceBin:
+    """Images whose predictions have about the same confidence.
+
+    Attributes:
+        low: Where the bin begins.
+        high: Where it ends; this edge belongs to it.
+        samples: Images in it.
+        confidence: Mean probability of their predictions; 0 in an empty bin.
+        accuracy: The share of the predictions that is right; 0 in an empty bin.
+    """
+
+    low: float
+    high: float
+    samples: int
+    confidence: float
+    accuracy: float
+
+
+def reliability(
+    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"]
+) -> tuple[ConfidenceBin, ...]:
+    """Confidence against accuracy, in BINS equal bins from 0 to 1.
+
+    Args:
+        confidence: The probability of each prediction.
+        correct: Whether it is right.
+    """
+    which, edges = bin_of(confidence), np.linspace(0, 1, BINS + 1).tolist()
+    samples = np.bincount(which, minlength=BINS)
+    sure, right = (
+        ratio(np.bincount(which, values, BINS), samples.astype(np.float64)).tolist()
+        for values in (confidence.astype(np.float64), correct)
+    )
+    return tuple(
+        ConfidenceBin(
+            low=edges[i],
+            high=edges[i + 1],
+            samples=int(samples[i]),
+            confidence=sure[i],
+            accuracy=right[i],
+        )
+        for i in range(BINS)
+    )
+
+
+def calibration_error(bins: Sequence[ConfidenceBin]) -> float:
+    """The expected calibration error: the mean distance of confidence and accuracy."""
+    gaps = sum(each.samples * abs(each.accuracy - each.confidence) for each in bins)
+    return gaps / sum(each.samples for each in bins)
+
+
+def bin_of(confidence: Float[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
+    """The number of the bin that each confidence falls into."""
+    return np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], confidence)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64, Num
+from jaxtyping import Float64, Num
 
 REPLICATES = 1000
 Z = 1.959963984540054
@@ -24,6 +24,16 @@ class Estimate:
         """As people read it: 87.3 % (85.1–89.2)."""
         return f"{100 * self.value:.1f} % ({100 * self.low:.1f}–{100 * self.high:.1f})"
 
+    @property
+    def number(self) -> str:
+        """What is not a share, as people read it: 0.512 (0.480–0.561)."""
+        return f"{self.value:.3f} ({self.low:.3f}–{self.high:.3f})"
+
+    def widened(self, other: "Estimate") -> "Estimate":
+        """The same value with an interval that holds the other's as well."""
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Estimate(value=self.value, low=low, high=high)
+
 
 def wilson(
     successes: Num[np.ndarray, "*shape"], count: Num[np.ndarray, "*shape"]
@@ -38,10 +48,17 @@ def wilson(
     return low, np.where(successes < count, centre + half, 1.0)
 
 
-def proportion(hits: Bool[np.ndarray, " N"]) -> Estimate:
-    """The share of samples that are hits, with Wilson's interval."""
-    low, high = wilson(np.array(hits.sum()), np.array(len(hits)))
-    return Estimate(value=float(hits.mean()), low=float(low), high=float(high))
+def ratio(
+    part: Float64[np.ndarray, " n"], total: Float64[np.ndarray, " n"]
+) -> Float64[np.ndarray, " n"]:
+    """The ratio of two numbers; 0 where the total is 0."""
+    return np.divide(part, total, out=np.zeros_like(part), where=total > 0)
+
+
+def proportion(successes: int, count: int) -> Estimate:
+    """A share of images, with Wilson's interval."""
+    low, high = wilson(np.array(successes), np.array(count))
+    return Estimate(value=successes / count, low=float(low), high=float(high))
 
 
 def bootstrap(

@@ -6,18 +6,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Float32, Int, UInt8
 
-from smallvit.evaluation.calibration import check_logits, flip_average, softmax
+from smallvit.evaluation.calibration import flip_average, reliability, softmax
+from smallvit.evaluation.checks import check_logits
 from smallvit.evaluation.intervals import REPLICATES, Estimate, wilson
-from smallvit.evaluation.metrics import (
-    BINS,
-    check_labels,
-    class_scores,
-    confusion_matrix,
-    estimates,
-    reliability,
-    tally,
-)
-from smallvit.evaluation.results import Answers, ClassResult, ConfidenceBin, Evaluation
+from smallvit.evaluation.metrics import class_scores, confusion_matrix, estimates, tally
+from smallvit.evaluation.results import ClassResult, Evaluation, Predictions
 
 if TYPE_CHECKING:
     import torch
@@ -82,8 +75,9 @@ def logits_of(
         batches = []
         for start in range(0, len(pixels), batch_size):
             batch = torch.from_numpy(np.array(pixels[start : start + batch_size])).to(device)
+            images = normalise(batch, centre, spread)
             with torch.autocast(device.type, dtype, enabled=dtype is not None):
-                batches.append(model(normalise(batch, centre, spread)).float())
+                batches.append(model(images).float())
         logits: Float32[np.ndarray, "N K"] = torch.cat(batches).cpu().numpy()
         check_logits(logits)
         return logits
@@ -104,7 +98,7 @@ def measure(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Evaluation:
-    """All numbers of a model's logits.
+    """Evaluates a model's logits.
 
     Args:
         logits: Of each image.
@@ -113,7 +107,7 @@ def measure(
         split: Which images they are, for the record.
         temperature: What logits are divided by to give probabilities.
         names: What the images are called.
-        flip: Whether the mirror image was asked too, for the record.
+        flip: Whether logits were averaged with those of mirror images, for the record.
         replicates: Of the bootstrap behind the intervals.
         seed: Of the bootstrap.
 
@@ -122,29 +116,22 @@ def measure(
     """
     check_logits(logits)
     if logits.shape[1] != len(classes):
-        raise ValueError(f"there are {logits.shape[1]} logits an image and {len(classes)} classes")
-    check_labels(labels, len(classes), "true label")
+        raise ValueError(f"there are {logits.shape[1]} logits per image and {len(classes)} classes")
     probabilities = softmax(logits, temperature)
+    metrics = estimates(labels, probabilities, replicates=replicates, seed=seed)
     predicted, confidence = probabilities.argmax(1), probabilities.max(1)
-    headline = estimates(labels, probabilities, len(classes), replicates=replicates, seed=seed)
     confusion = confusion_matrix(labels, predicted, len(classes))
-    table = reliability(confidence, labels == predicted)
-    edges = np.linspace(0, 1, BINS + 1).tolist()
-    rows = zip(edges[:-1], edges[1:], *(column.tolist() for column in table), strict=True)
     return Evaluation(
         split=split,
         count=len(labels),
         classes=tuple(classes),
-        **headline,
+        metrics=metrics,
         per_class=_per_class(confusion, classes),
         confusion=tuple(map(tuple, confusion.tolist())),
-        reliability=tuple(
-            ConfidenceBin(low=low, high=high, samples=samples, confidence=sure, accuracy=right)
-            for low, high, samples, sure, right in rows
-        ),
+        reliability=reliability(confidence, labels == predicted),
         temperature=float(temperature),
         flip=flip,
-        answers=Answers(
+        predictions=Predictions(
             truth=tuple(labels.tolist()),
             predicted=tuple(predicted.tolist()),
             confidence=tuple(confidence.round(6).tolist()),

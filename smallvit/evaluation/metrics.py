@@ -1,39 +1,36 @@
-"""How good answers are: pure functions of true labels and predicted labels or probabilities.
+"""How good predictions are: pure functions of true labels and predicted probabilities.
+
+`METRICS`, at the foot, is the only table of what is measured: a row there appears in the JSON, in
+the terminal, on the report page and on the comparison page.
 
 Values are those of scikit-learn with `zero_division=0`: a ratio of nothing to nothing counts as 0,
 and macro averages run over the classes that occur in truth or prediction (its default labels), so
-that a class absent from both neither helps nor harms. Balanced accuracy runs over the classes that
+that a class absent from both does not change them. Balanced accuracy runs over the classes that
 occur in truth. Rows of a confusion matrix are true classes, columns predicted ones.
-
-Numbers with intervals: `estimates`.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Int64, Num
 
-from smallvit.evaluation.intervals import REPLICATES, Estimate, bootstrap, proportion
-
-BINS = 15
-"""Equal bins of confidence, for the calibration error."""
+from smallvit.evaluation.calibration import BINS, bin_of
+from smallvit.evaluation.checks import check_labels, check_probabilities
+from smallvit.evaluation.intervals import REPLICATES, Estimate, bootstrap, proportion, ratio
 
 _TINY = float(np.finfo(np.float64).eps)
-_SLACK = 1e-3
-_AVERAGES = (
-    *("precision", "recall", "f1", "balanced_accuracy"),
-    *("weighted_precision", "weighted_recall", "weighted_f1"),
-)
 
 
 class Tally(NamedTuple):
-    """Counts for each class, all that precision, recall and F1 rest on.
+    """Counts per class, all that precision, recall and F1 rest on.
 
     Attributes:
-        hits: How often it was the truth and the answer.
-        support: How often it was the truth.
-        predicted: How often it was the answer.
+        hits: How often it was true and predicted.
+        support: How often it was true.
+        predicted: How often it was predicted.
     """
 
     hits: Float64[np.ndarray, " K"]
@@ -42,102 +39,41 @@ class Tally(NamedTuple):
 
 
 class ClassScores(NamedTuple):
-    """Precision, recall and F1 of each class."""
+    """Precision, recall and F1 per class."""
 
     precision: Float64[np.ndarray, " K"]
     recall: Float64[np.ndarray, " K"]
     f1: Float64[np.ndarray, " K"]
 
 
-class Reliability(NamedTuple):
-    """Samples by confidence of their answer, one row for each of the equal bins from 0 to 1.
-
-    Attributes:
-        samples: How many are in the bin, whose upper edge belongs to it.
-        confidence: Their mean confidence; 0 in an empty bin.
-        accuracy: The share of them that is right; 0 in an empty bin.
-    """
-
-    samples: Int64[np.ndarray, " bins"]
-    confidence: Float64[np.ndarray, " bins"]
-    accuracy: Float64[np.ndarray, " bins"]
-
-    @property
-    def error(self) -> float:
-        """The expected calibration error: how far confidence is from accuracy, on average."""
-        gaps = np.abs(self.accuracy - self.confidence)
-        return float(self.samples @ gaps / self.samples.sum())
-
-
-def check_labels(labels: Num[np.ndarray, "..."], num_classes: int, what: str = "label") -> None:
-    """Refuses what are no labels of `num_classes` classes, or none at all.
-
-    Raises:
-        ValueError: There are none, they are no whole numbers, or some are out of range.
-    """
-    if labels.ndim != 1 or not len(labels):
-        raise ValueError(f"expected one {what} an image, and got an array of {labels.shape}")
-    if labels.dtype.kind not in "iu":
-        raise ValueError(f"a {what} is a whole number, and these are {labels.dtype}")
-    if labels.min() < 0 or labels.max() >= num_classes:
-        wrong = int(labels.min() if labels.min() < 0 else labels.max())
-        raise ValueError(
-            f"a {what} is {wrong}: with {num_classes} classes, 0 to {num_classes - 1} are allowed"
-        )
-
-
-def check_probabilities(probabilities: Num[np.ndarray, "..."]) -> None:
-    """Refuses what are no probabilities of classes, one row an image.
-
-    Raises:
-        ValueError: The shape is wrong, or rows hold something that is no distribution.
-    """
-    if probabilities.ndim != 2 or not probabilities.size:
-        raise ValueError(
-            f"expected probabilities as (images, classes), and got {probabilities.shape}"
-        )
-    bad = ~np.isfinite(probabilities).all(1)
-    if bad.any():
-        raise ValueError(
-            f"{bad.sum():,} of {len(bad):,} images have probabilities that are not finite, "
-            f"the first at place {int(bad.argmax())}: the model has diverged"
-        )
-    sums = probabilities.sum(1, dtype=np.float64)
-    bad = (np.abs(sums - 1) > _SLACK) | (probabilities.min(1) < 0)
-    if bad.any():
-        place = int(bad.argmax())
-        raise ValueError(
-            f"probabilities at place {place} go down to {probabilities[place].min():.3g} and sum "
-            f"to {sums[place]:.3g}: none may be negative and each row sums to 1; softmax logits "
-            "first"
-        )
-
-
 def confusion_matrix(
     truth: Int[np.ndarray, " N"], predicted: Int[np.ndarray, " M"], num_classes: int
 ) -> Int64[np.ndarray, "K K"]:
-    """How often each class (row) was answered with each class (column).
+    """How often each class (row) was predicted as each class (column).
 
     Raises:
         ValueError: Lengths differ, or labels are out of range.
     """
-    _check_answers(truth, predicted, num_classes)
+    check_labels(truth, num_classes, "true label")
+    check_labels(predicted, num_classes, "predicted label")
+    if len(truth) != len(predicted):
+        raise ValueError(f"there are {len(truth):,} true labels and {len(predicted):,} predicted")
     cells = truth.astype(np.int64) * num_classes + predicted
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def tally(confusion: Int64[np.ndarray, "K K"]) -> Tally:
-    """The counts of each class in a confusion matrix."""
+    """The counts per class of a confusion matrix."""
     counts = confusion.astype(np.float64)
     return Tally(np.diagonal(counts), counts.sum(1), counts.sum(0))
 
 
 def class_scores(counts: Tally) -> ClassScores:
-    """Precision, recall and F1 of each class; 0 where there is nothing to divide by."""
+    """Precision, recall and F1 per class; 0 where there is nothing to divide by."""
     return ClassScores(
-        _ratio(counts.hits, counts.predicted),
-        _ratio(counts.hits, counts.support),
-        _ratio(2 * counts.hits, counts.support + counts.predicted),
+        ratio(counts.hits, counts.predicted),
+        ratio(counts.hits, counts.support),
+        ratio(2 * counts.hits, counts.support + counts.predicted),
     )
 
 
@@ -145,7 +81,7 @@ def averages(counts: Tally) -> dict[str, float]:
     """Precision, recall and F1 over all classes, macro and weighted, and balanced accuracy.
 
     The macro averages are called precision, recall and f1, the weighted ones weighted_precision
-    and so on; weights are how often a class is the truth.
+    and so on; weights are how often a class is true.
     """
     scores = class_scores(counts)
     occurs = counts.support + counts.predicted > 0
@@ -157,162 +93,253 @@ def averages(counts: Tally) -> dict[str, float]:
 
 
 def ranked_within(
-    probabilities: Float[np.ndarray, "N K"], truth: Int[np.ndarray, " M"], k: int
+    probabilities: Float[np.ndarray, "N K"], truth: Int[np.ndarray, " N"], k: int
 ) -> Bool[np.ndarray, " N"]:
     """Whether the true class is among the k most probable; equals rank in order of class."""
-    _check_both(truth, probabilities)
-    own = probabilities[np.arange(len(truth)), truth][:, None]
+    of_truth = probabilities[np.arange(len(truth)), truth][:, None]
     earlier = np.arange(probabilities.shape[1]) < truth[:, None]
-    before = (probabilities > own) | ((probabilities == own) & earlier)
+    before = (probabilities > of_truth) | ((probabilities == of_truth) & earlier)
     return np.asarray(before.sum(1) < k)
 
 
 def sample_losses(
-    probabilities: Float[np.ndarray, "N K"], truth: Int[np.ndarray, " M"]
+    probabilities: Float[np.ndarray, "N K"], truth: Int[np.ndarray, " N"]
 ) -> Float64[np.ndarray, " N"]:
     """Minus the logarithm of each true class's probability, which counts as 2e-16 at least."""
-    _check_both(truth, probabilities)
-    own = probabilities[np.arange(len(truth)), truth].astype(np.float64)
-    return np.asarray(-np.log(np.clip(own, _TINY, 1)))
+    of_truth = probabilities[np.arange(len(truth)), truth].astype(np.float64)
+    return np.asarray(-np.log(np.clip(of_truth, _TINY, 1)))
 
 
 def log_loss(probabilities: Float[np.ndarray, "N K"], truth: Int[np.ndarray, " M"]) -> float:
-    """The mean of `sample_losses`."""
+    """The mean of `sample_losses`.
+
+    Raises:
+        ValueError: Rows are not distributions, or labels do not fit them.
+    """
+    check_probabilities(probabilities, truth)
     return float(sample_losses(probabilities, truth).mean())
 
 
-def reliability(
-    confidence: Float[np.ndarray, " N"], correct: Bool[np.ndarray, " N"], bins: int = BINS
-) -> Reliability:
-    """Confidence against accuracy.
+@dataclass(frozen=True)
+class Sample:
+    """Images with their true labels and the probabilities that a model gives every class."""
 
-    Args:
-        confidence: The probability of each answer.
-        correct: Whether it is right.
-        bins: Into how many equal parts 0 to 1 is divided.
+    truth: Int[np.ndarray, " N"]
+    probabilities: Float[np.ndarray, "N K"]
+
+    @cached_property
+    def predicted(self) -> Int[np.ndarray, " N"]:
+        """The most probable class of each image."""
+        return self.probabilities.argmax(1)
+
+    @cached_property
+    def correct(self) -> Bool[np.ndarray, " N"]:
+        """Whether that is the true one."""
+        return np.asarray(self.truth == self.predicted)
+
+    @cached_property
+    def losses(self) -> Float64[np.ndarray, " N"]:
+        """See `sample_losses`."""
+        return sample_losses(self.probabilities, self.truth)
+
+    @cached_property
+    def gaps(self) -> tuple[Int64[np.ndarray, " N"], Float64[np.ndarray, " N"]]:
+        """The bin of each image's confidence, and by how much it is right above its confidence."""
+        confidence = self.probabilities.max(1).astype(np.float64)
+        return bin_of(confidence), self.correct - confidence
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A sample in which each image counts as often as its weight says: what a metric is given.
+
+    Weights are 1 for the value itself; the bootstrap draws some images several times and others
+    not at all. They always sum to the number of images.
     """
-    places = _bin(confidence, bins)
-    samples = np.bincount(places, minlength=bins)
-    sums = (
-        np.bincount(places, weights=values, minlength=bins)
-        for values in (confidence.astype(np.float64), correct)
-    )
-    return Reliability(samples, *(_ratio(part, samples.astype(np.float64)) for part in sums))
+
+    sample: Sample
+    weights: Float64[np.ndarray, " N"]
+
+    def mean(self, values: Num[np.ndarray, " N"] | Bool[np.ndarray, " N"]) -> float:
+        """The weighted mean of a number per image."""
+        return float(self.weights @ values) / len(self.weights)
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The counts per class."""
+        truth, predicted = self.sample.truth, self.sample.predicted
+        count = self.sample.probabilities.shape[1]
+        return Tally(
+            np.bincount(truth, self.weights * self.sample.correct, count),
+            np.bincount(truth, self.weights, count),
+            np.bincount(predicted, self.weights, count),
+        )
+
+    @cached_property
+    def averages(self) -> dict[str, float]:
+        """See `averages`."""
+        return averages(self.tally)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that is measured, and how it is shown.
+
+    Attributes:
+        title: What people call it.
+        meaning: One line that explains it.
+        value: Computes it.
+        shown: As a percentage or as a plain number.
+        higher_is_better: Whether more of it is better.
+        interval: Wilson's for a share of images, the bootstrap's for anything else.
+        uses_confidence: Whether it depends on how probable a prediction is, and not only on which
+            class is predicted.
+        min_classes: With fewer classes it says nothing and is left out.
+        brief: Whether it is among the few numbers of a summary.
+    """
+
+    title: str
+    meaning: str
+    value: Callable[[Draw], float]
+    _: KW_ONLY
+    shown: Literal["percent", "number"] = "percent"
+    higher_is_better: bool = True
+    interval: Literal["wilson", "bootstrap"] = "bootstrap"
+    uses_confidence: bool = False
+    min_classes: int = 1
+    brief: bool = False
+
+    @property
+    def explanation(self) -> str:
+        """The meaning, and the direction where one might take it for the other."""
+        return self.meaning + ("" if self.higher_is_better else "; lower is better")
+
+    def text(self, estimate: Estimate) -> str:
+        """The number with its interval, as it is shown."""
+        return estimate.percent if self.shown == "percent" else estimate.number
 
 
 def estimates(
     truth: Int[np.ndarray, " N"],
-    answers: Int[np.ndarray, " M"] | Float[np.ndarray, "M K"],
-    num_classes: int,
+    probabilities: Float[np.ndarray, "M K"],
     *,
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """All headline numbers by name, with their intervals.
+    """All metrics by name, with their intervals.
 
     Args:
         truth: The true labels.
-        answers: Predicted labels, or the probability of every class. With probabilities there are
-            also log_loss and ece, and top5 where there are more than five classes.
-        num_classes: How many there are.
+        probabilities: Of every class.
         replicates: Of the bootstrap.
         seed: Of the bootstrap.
 
     Returns:
-        Wilson's interval for accuracy and top5, the bootstrap's for the others. Where all answers
-        are right, or all wrong, every draw looks the same and says nothing; precision, recall and
-        F1 are then as sure as the accuracy is. The calibration error of a small sample leans
-        upwards, and so does its interval.
+        In the order of the table. Where all predictions are right, or all wrong, every draw of the
+        bootstrap looks the same and says nothing; metrics of the predicted classes are then as
+        sure as the accuracy is. The calibration error of a small sample leans upwards, and so does
+        its interval.
 
     Raises:
-        ValueError: Lengths differ, labels are out of range, or rows are no probabilities.
+        ValueError: Lengths differ, labels are out of range, or rows are not distributions.
     """
-    probabilities = answers if answers.ndim == 2 else None
-    if probabilities is not None:
-        _check_both(truth, probabilities)
-        if probabilities.shape[1] != num_classes:
-            many = probabilities.shape[1]
-            raise ValueError(f"{many} probabilities an image, and {num_classes} classes")
-    predicted = answers if probabilities is None else probabilities.argmax(1)
-    _check_answers(truth, predicted, num_classes)
-    correct = truth == predicted
-    found = {"accuracy": proportion(correct)}
-    if probabilities is not None and num_classes > 5:
-        found["top5"] = proportion(ranked_within(probabilities, truth, 5))
-    statistics = _statistics(truth, predicted, num_classes, probabilities)
-    drawn = bootstrap(statistics, len(truth), replicates=replicates, seed=seed)
-    if correct.all() or not correct.any():
-        drawn |= {name: _as_sure_as(found["accuracy"], drawn[name]) for name in _AVERAGES}
-    return found | drawn
+    check_probabilities(probabilities, truth)
+    sample, count = Sample(truth, probabilities), len(truth)
+    table = {
+        name: metric
+        for name, metric in METRICS.items()
+        if probabilities.shape[1] >= metric.min_classes
+    }
+
+    def values(weights: Float64[np.ndarray, " N"]) -> dict[str, float]:
+        draw = Draw(sample, weights)
+        drawn = (name for name, metric in table.items() if metric.interval == "bootstrap")
+        return {name: table[name].value(draw) for name in drawn}
+
+    drawn = bootstrap(values, count, replicates=replicates, seed=seed)
+    accuracy = proportion(int(sample.correct.sum()), count)
+    constant = sample.correct.all() or not sample.correct.any()
+    results = {}
+    for name, metric in table.items():
+        if metric.interval == "wilson":
+            share = metric.value(Draw(sample, np.ones(count)))
+            results[name] = proportion(round(share * count), count)
+        elif constant and not metric.uses_confidence:
+            results[name] = drawn[name].widened(accuracy)
+        else:
+            results[name] = drawn[name]
+    return results
 
 
-def _statistics(
-    truth: Int[np.ndarray, " N"],
-    predicted: Int[np.ndarray, " N"],
-    num_classes: int,
-    probabilities: Float[np.ndarray, "N K"] | None,
-) -> Callable[[Float64[np.ndarray, " N"]], dict[str, float]]:
-    """What the bootstrap asks for: the numbers if each sample occurs so many times."""
-    correct = truth == predicted
-
-    def of_labels(times: Float64[np.ndarray, " N"]) -> dict[str, float]:
-        return averages(
-            Tally(
-                np.bincount(truth, times * correct, num_classes),
-                np.bincount(truth, times, num_classes),
-                np.bincount(predicted, times, num_classes),
-            )
-        )
-
-    if probabilities is None:
-        return of_labels
-    losses = sample_losses(probabilities, truth)
-    confidence = probabilities.max(1).astype(np.float64)
-    places, gaps = _bin(confidence, BINS), correct - confidence
-
-    def of_both(times: Float64[np.ndarray, " N"]) -> dict[str, float]:
-        sums = np.bincount(places, times * gaps, BINS)
-        return {
-            **of_labels(times),
-            "log_loss": float(times @ losses) / len(times),
-            "ece": float(np.abs(sums).sum()) / len(times),
-        }
-
-    return of_both
+def _average(name: str) -> Callable[[Draw], float]:
+    return lambda draw: draw.averages[name]
 
 
-def _as_sure_as(accuracy: Estimate, average: Estimate) -> Estimate:
-    low, high = min(accuracy.low, average.low), max(accuracy.high, average.high)
-    return Estimate(value=average.value, low=low, high=high)
+def _calibration_error(draw: Draw) -> float:
+    bins, gaps = draw.sample.gaps
+    return float(np.abs(np.bincount(bins, draw.weights * gaps, BINS)).sum()) / len(gaps)
 
 
-def _check_answers(
-    truth: Num[np.ndarray, "..."], predicted: Num[np.ndarray, "..."], num_classes: int
-) -> None:
-    check_labels(truth, num_classes, "true label")
-    check_labels(predicted, num_classes, "predicted label")
-    _check_lengths(truth, predicted, "predicted labels")
-
-
-def _check_both(truth: Num[np.ndarray, "..."], probabilities: Num[np.ndarray, "..."]) -> None:
-    check_probabilities(probabilities)
-    check_labels(truth, probabilities.shape[1], "true label")
-    _check_lengths(truth, probabilities, "rows of probabilities")
-
-
-def _check_lengths(
-    truth: Num[np.ndarray, "..."], answers: Num[np.ndarray, "..."], what: str
-) -> None:
-    if len(truth) != len(answers):
-        raise ValueError(f"there are {len(truth):,} true labels and {len(answers):,} {what}")
-
-
-def _bin(confidence: Float[np.ndarray, " N"], bins: int) -> Int64[np.ndarray, " N"]:
-    edges = np.linspace(0, 1, bins + 1)[1:-1]
-    return np.searchsorted(edges, confidence)
-
-
-def _ratio(
-    part: Float64[np.ndarray, " n"], whole: Float64[np.ndarray, " n"]
-) -> Float64[np.ndarray, " n"]:
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(
+        "Accuracy",
+        "share of images predicted right",
+        lambda draw: draw.mean(draw.sample.correct),
+        interval="wilson",
+        brief=True,
+    ),
+    "top5": Metric(
+        "Top-5 accuracy",
+        "true class among the five most probable",
+        lambda draw: draw.mean(ranked_within(draw.sample.probabilities, draw.sample.truth, 5)),
+        interval="wilson",
+        uses_confidence=True,
+        min_classes=6,
+        brief=True,
+    ),
+    "balanced_accuracy": Metric(
+        "Balanced accuracy",
+        "mean recall: every class counts the same",
+        _average("balanced_accuracy"),
+    ),
+    "precision": Metric(
+        "Precision",
+        "how often a predicted class is right, mean over classes",
+        _average("precision"),
+        brief=True,
+    ),
+    "recall": Metric(
+        "Recall",
+        "how much of a class is found, mean over classes",
+        _average("recall"),
+        brief=True,
+    ),
+    "f1": Metric("F1", "harmonic mean of both, mean over classes", _average("f1"), brief=True),
+    "weighted_precision": Metric(
+        "Weighted precision",
+        "mean over classes weighted by their images",
+        _average("weighted_precision"),
+    ),
+    "weighted_recall": Metric(
+        "Weighted recall", "weighted like this it equals accuracy", _average("weighted_recall")
+    ),
+    "weighted_f1": Metric(
+        "Weighted F1", "mean over classes weighted by their images", _average("weighted_f1")
+    ),
+    "log_loss": Metric(
+        "Log loss",
+        "minus log of the true class's probability",
+        lambda draw: draw.mean(draw.sample.losses),
+        shown="number",
+        higher_is_better=False,
+        uses_confidence=True,
+    ),
+    "ece": Metric(
+        "Calibration error",
+        "how far confidence is from accuracy (ECE)",
+        _calibration_error,
+        higher_is_better=False,
+        uses_confidence=True,
+    ),
+}
+"""What is measured, by the name that the JSON and `Evaluation` use."""

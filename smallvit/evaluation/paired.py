@@ -1,4 +1,4 @@
-"""Two models on the same images: is one better, or was it luck?"""
+"""Two models on the same images: whether one is better, or the difference is chance."""
 
 import math
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from smallvit.evaluation.intervals import Estimate, Z
 from smallvit.evaluation.results import Evaluation
 
 LEVEL = 0.05
-"""A difference that luck alone would bring less often than this counts as one."""
+"""A difference that chance alone would bring less often than this is significant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """What two models say of the same images.
+    """Two models on the same images.
 
     Attributes:
         count: Images.
         gained: Images that only the second has right.
         lost: Images that only the first has right.
-        p: How often luck alone would bring a difference as large, if both were equally good:
-            McNemar's test, exact.
+        p: The p-value of McNemar's exact test: how often chance alone would bring a difference as
+            large, if both were equally good.
         difference: Accuracy of the second minus that of the first, with its 95 % interval
             (Agresti and Min 2005: half an image is added to each of the four counts).
     """
@@ -37,32 +37,32 @@ def same_images(first: Evaluation, second: Evaluation) -> bool:
 
     What images hold is not compared: use it for evaluations of the same data.
     """
-    one, two = first.answers, second.answers
+    one, two = first.predictions, second.predictions
     if one is None or two is None or not one.names:
         return False
-    names = [
-        [evaluation.classes[label] for label in answers.truth]
-        for evaluation, answers in ((first, one), (second, two))
+    labels = [
+        [evaluation.classes[label] for label in predictions.truth]
+        for evaluation, predictions in ((first, one), (second, two))
     ]
-    return one.names == two.names and names[0] == names[1]
+    return one.names == two.names and labels[0] == labels[1]
 
 
 def compare(first: Evaluation, second: Evaluation) -> Paired:
-    """Compares the answers of two models to the same images.
+    """Compares the predictions of two models for the same images.
 
     Raises:
-        ValueError: The images are not the same, or the answers were not kept.
+        ValueError: The images are not the same, or the predictions were not kept.
     """
     if not same_images(first, second):
         raise ValueError(
-            "expected two evaluations with the answers to the same images: evaluate both on the "
+            "expected two evaluations with predictions for the same images: evaluate both on the "
             "same split of the same data"
         )
-    assert first.answers is not None
-    assert second.answers is not None
+    assert first.predictions is not None
+    assert second.predictions is not None
     hits = [
-        [truth == answer for truth, answer in zip(part.truth, part.predicted, strict=True)]
-        for part in (first.answers, second.answers)
+        [truth == guess for truth, guess in zip(part.truth, part.predicted, strict=True)]
+        for part in (first.predictions, second.predictions)
     ]
     gained = sum(two and not one for one, two in zip(*hits, strict=True))
     lost = sum(one and not two for one, two in zip(*hits, strict=True))
@@ -85,13 +85,13 @@ def mcnemar(gained: int, lost: int) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """P-values of several questions asked at once, raised so that each may be read alone."""
-    order = sorted(range(len(values)), key=lambda place: values[place])
-    raised, least = [0.0] * len(values), 0.0
-    for rank, place in enumerate(order):
-        least = max(least, min(1.0, (len(values) - rank) * values[place]))
-        raised[place] = least
-    return raised
+    """P-values of several tests at once, corrected after Holm so that each may be read alone."""
+    order = sorted(range(len(values)), key=lambda index: values[index])
+    corrected, least = [0.0] * len(values), 0.0
+    for rank, index in enumerate(order):
+        least = max(least, min(1.0, (len(values) - rank) * values[index]))
+        corrected[index] = least
+    return corrected
 
 
 def _difference(gained: int, lost: int, count: int) -> Estimate:

@@ -1,4 +1,4 @@
-"""Where a model looks: attention and class evidence as maps over an image."""
+"""Where a model looks: attention and gradient maps over an image."""
 
 from smallvit.explaining.explain import explain
 

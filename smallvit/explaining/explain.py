@@ -1,4 +1,4 @@
-"""Where a model looks: attention rollout, maps of every head, and what speaks for a class."""
+"""Where a model looks: attention rollout, one map per head, and gradient maps of a class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from smallvit.layers import Features
 from smallvit.layers.pooling import ClassToken, SeqPool
 from smallvit.models.base import Backbone
 from smallvit.models.features import grid_tokens
+from smallvit.models.modes import evaluating
 from smallvit.sizes import Size
 
 __all__ = ["Explanation", "explain", "overlay", "receptive_field", "temperatures"]
@@ -38,15 +39,15 @@ class Explanation:
     Attributes:
         rollout: Attention rollout on the grid of the first tokens; None for models that are not
             ours. What is approximate in it is said in `smallvit.explaining.rollout`.
-        heads: For every attention, first layer first, a map a head on the grid of the tokens that
-            come in: where the head looks, each token asking as much as it counts for the output.
+        heads: For every attention, first layer first, one map per head on the grid of its input
+            tokens: where the head looks, each query weighted by how much it counts for the output.
             In the last layer that is the row of the class token, or SeqPool's or the plain mean of
-            all rows. Heads are scaled one by one.
-        gradient: What speaks for the target, on the grid of the rollout, or of the last tokens
+            all rows. Each head is scaled on its own.
+        gradient: What supports the target, on the grid of the rollout, or of the last tokens
             where there is none (at least 8×8).
         grid: Rows and columns of the last tokens.
-        target: The class that `gradient` speaks for.
-        logits: What the model says.
+        target: The class that `gradient` supports.
+        logits: Of the model.
     """
 
     rollout: Float32[np.ndarray, "B h w"] | None
@@ -61,7 +62,7 @@ class Look(NamedTuple):
     """What a forward pass shows of a batch of images.
 
     Attributes:
-        logits: What the model says.
+        logits: Of the model.
         grid: Rows and columns of the last tokens.
         shares: How much of each of the first tokens counts for the output, by attention; None for
             models that are not ours.
@@ -79,48 +80,48 @@ def explain(
     images: Float[Tensor, "B C H W"],
     target: int | Sequence[int] | None = None,
 ) -> Explanation:
-    """Shows where a model looks in images, and what in them speaks for a class.
+    """Shows where a model looks in images, and what in them supports a class.
 
-    The gradient map is pixel × gradient of the target's logit (less the mean of all logits, as the
-    softmax sees only differences), averaged on the way from noise to the image, each step with
-    noise of its own (expected gradients), and summed over the cells of a grid; what speaks against
-    the class is cut off. It begins at the pixels because attention carries evidence from token to
-    token: where the final tokens' gradient lies says little about where in the image it came
-    from. It begins at noise because a network that normalises patches sees no difference between
-    a faint image and a clear one.
+    The gradient map is pixel × gradient of the target's logit (minus the mean of all logits, as the
+    softmax depends on differences only), averaged over steps from noise to the image, each step
+    with noise of its own (expected gradients), and summed over the cells of a grid; evidence
+    against the class is cut off. It is taken at the pixels because attention moves evidence from
+    token to token: the gradient of a final token says little about where in the image it came from.
+    It starts at noise because a network that normalises patches sees no difference between a faint
+    image and a clear one.
+
+    The model runs in evaluation mode; afterwards its modules are in the modes they were in.
 
     Args:
-        model: One of ours, a baseline or timm's, in eval mode. Only ours give attention.
+        model: One of ours, a baseline or timm's. Only ours give attention.
         images: Normalised, on the model's device.
-        target: The class, one for all or one an image; by default what the model predicts.
+        target: The class, one for all or one per image; by default what the model predicts.
 
     Raises:
-        ValueError: The model trains, shows no grid of tokens, or has no such class.
+        ValueError: The model has no grid of tokens, or no such class.
     """
     seen = look(model, images)
-    wanted = _target(target, seen.logits)
+    classes = _target(target, seen.logits)
     size = images.shape[2], images.shape[3]
-    fine = tuple(max(side, min(_LEAST, whole)) for side, whole in zip(seen.grid, size, strict=True))
+    fine = tuple(max(side, min(_LEAST, limit)) for side, limit in zip(seen.grid, size, strict=True))
     cells = fine if seen.shares is None else seen.shares.places.shape[1:]
-    evidence = evidence_for(model, images, wanted)
+    evidence = evidence_for(model, images, classes)
     return Explanation(
         rollout=None if seen.shares is None else scaled(seen.shares.places),
         heads=[scaled(each) for each in seen.heads],
         gradient=scaled(F.adaptive_avg_pool2d(evidence, (cells[0], cells[1])).relu()),
         grid=seen.grid,
-        target=wanted.cpu().numpy(),
+        target=classes.cpu().numpy(),
         logits=seen.logits.float().cpu().numpy(),
     )
 
 
 def look(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Look:
     """What one forward pass shows; see `explain`."""
-    if model.training:
-        raise ValueError("the model is in training mode, where dropout blurs maps: model.eval()")
     parts: Any = model
     size = images.shape[2], images.shape[3]
     weights: list[Tensor] = []
-    with torch.no_grad():
+    with evaluating(model):
         if isinstance(model, Backbone):
             features: Any = parts.forward_features(images, weights=weights)
         elif hasattr(parts, "forward_features") and hasattr(parts, "forward_head"):
@@ -151,7 +152,7 @@ def evidence_for(
         # One noise for all images, so that an image's map does not depend on its neighbours.
         noise = torch.randn(images.shape[1:], generator=torch.Generator().manual_seed(step))
         noise = noise.to(images)
-        with torch.enable_grad():
+        with evaluating(model), torch.enable_grad():
             between = torch.lerp(noise, images, (step + 0.5) / _STEPS).detach().requires_grad_()
             logits = model(between)
             score = logits.gather(1, target[:, None]).sum()
@@ -163,11 +164,10 @@ def evidence_for(
 
 
 def scaled(maps: Float[Tensor, "*B h w"]) -> Float32[np.ndarray, "*B h w"]:
-    """Each map over its largest value; nothing stays nothing."""
+    """Each map divided by its largest value; a map of zeros stays one."""
     maps = maps.detach().float()
     most = maps.amax((-2, -1), keepdim=True)
-    found: Float32[np.ndarray, "*B h w"] = (maps / most.where(most > 0, 1)).cpu().numpy()
-    return found
+    return np.asarray((maps / most.where(most > 0, 1)).cpu().numpy())
 
 
 @torch.no_grad()
@@ -196,7 +196,7 @@ def _target(target: int | Sequence[int] | None, logits: Tensor) -> Int64[Tensor,
     each = [target] * count if isinstance(target, int) else [int(k) for k in target]
     if len(each) != count or not all(0 <= k < classes for k in each):
         raise ValueError(
-            f"target is {target!r}: give one class from 0 to {classes - 1}, or one for each of "
-            f"the {count} images"
+            f"target is {target!r}: expected one class from 0 to {classes - 1}, or one for each "
+            f"of the {count} images"
         )
     return torch.tensor(each, device=logits.device)

@@ -1,4 +1,4 @@
-"""Heat on images."""
+"""Heat maps over images."""
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -6,31 +6,21 @@ from PIL import Image
 
 from smallvit.data.previews import coloured
 
-# Dark violet over green to yellow, in even steps of lightness: it reads the same to a colour-blind
-# eye and in grey.
-_COLOURS = np.array(
-    [
-        (68, 1, 84),
-        (71, 44, 122),
-        (59, 81, 139),
-        (44, 113, 142),
-        (33, 144, 141),
-        (39, 173, 129),
-        (92, 200, 99),
-        (170, 220, 50),
-        (253, 231, 37),
-    ],
-    np.float64,
-)
+# Viridis, from dark violet over green to yellow in even steps of lightness: it reads the same to a
+# colour-blind eye and in grey.
+_VIRIDIS = [
+    *((68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141)),
+    *((39, 173, 129), (92, 200, 99), (170, 220, 50), (253, 231, 37)),
+]
+_COLOURS = np.array(_VIRIDIS, np.float64)
 
-
-_DIM = 0.8  # of the image below, so that the brightest colour stands out on white too
+_DIM = 0.8  # of the image below, so that the brightest colour is visible on white too
 
 
 def colours(heat: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w 3"]:
     """The colour of each value from 0 to 1, on a scale of 0 to 255."""
-    places = np.linspace(0, 1, len(_COLOURS))
-    return np.stack([np.interp(heat, places, _COLOURS[:, c]) for c in range(3)], -1)
+    positions = np.linspace(0, 1, len(_COLOURS))
+    return np.stack([np.interp(heat, positions, _COLOURS[:, c]) for c in range(3)], -1)
 
 
 def overlay(
@@ -38,8 +28,8 @@ def overlay(
 ) -> UInt8[np.ndarray, "H W 3"]:
     """Lays a map over an image.
 
-    The image turns grey below, so that colour means heat and nothing else, and shows through
-    where there is little.
+    The image below turns grey, so that colour means heat and nothing else, and is visible where
+    there is little heat.
 
     Args:
         image: Grey or coloured; of more channels the first three are shown.

@@ -1,6 +1,7 @@
-"""`smallvit explain` as a function: for each image a sheet of what the model looks at."""
+"""`smallvit explain` as a function: for each image a sheet of maps of where the model looks."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,17 +11,14 @@ import torch
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw
 from PIL.ImageFont import FreeTypeFont
-from torch import nn
 
-from smallvit.augment import normalise
-from smallvit.data.fit import fit_image
-from smallvit.data.images import SUFFIXES, UnreadableError, decode, read_bytes, to_channels
+from smallvit.data.images import UnreadableError, decode, read_bytes
 from smallvit.data.previews import coloured, label_font
 from smallvit.devices import choose_device
-from smallvit.evaluation.calibration import softmax
 from smallvit.explaining.explain import Explanation, explain
 from smallvit.explaining.overlays import overlay
-from smallvit.text import shown
+from smallvit.files import images_in
+from smallvit.text import shown, some
 
 if TYPE_CHECKING:
     from smallvit.runs.folder import Run
@@ -39,26 +37,26 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """What became of one file.
+    """The result for one file.
 
     Attributes:
         path: The image.
         sheet: The PNG that was written; None if the image could not be read.
-        answer: The class the model predicts.
-        probability: How sure it is, calibrated.
+        predicted: The class the model predicts.
+        probability: Of that class, calibrated.
         error: Why the image could not be read.
     """
 
     path: Path
     sheet: Path | None = None
-    answer: str = ""
+    predicted: str = ""
     probability: float = 0.0
     error: str = ""
 
 
 def explain_files(
     run: "Run",
-    paths: Sequence[Path],
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     out: Path,
     *,
     name: str | None = None,
@@ -67,10 +65,10 @@ def explain_files(
     """Writes a sheet for each image, one image at a time.
 
     Args:
-        run: Whose model is asked.
-        paths: Images, and folders of images.
+        run: Whose model is explained.
+        paths: Files, folders, patterns and "-", as `predict` takes them.
         out: The folder for the sheets; it is made if needed.
-        name: The class that the gradient map speaks for; by default the predicted one.
+        name: The class of the gradient map; by default the predicted one.
         device: auto, cpu, cuda or mps.
 
     Raises:
@@ -78,42 +76,34 @@ def explain_files(
         OSError: A sheet cannot be written.
     """
     if name is not None and name not in run.classes:
-        known = ", ".join(map(shown, run.classes[:20]))
-        known += " and more" if len(run.classes) > 20 else ""
-        raise ValueError(f"class is {name!r}: {run.name} knows {known}")
+        raise ValueError(f"class is {name!r}: {run.name} knows {some(run.classes, 20)}")
     target = None if name is None else run.classes.index(name)
-    place = choose_device(device)
-    model = run.model().to(place)
+    chosen = choose_device(device)
+    model = run.model().to(chosen)
     out.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
-    for path in _files(paths):
+    for file in images_in(paths):
+        path = Path(file.path)
         try:
-            image = to_channels(decode(read_bytes(path)), run.channels)
-            pixels = fit_image(image, run.image_size, run.fit)
+            if file.error:
+                raise UnreadableError(file.error.strerror)
+            pixels = run.card.prepare(decode(read_bytes(path)))
         except UnreadableError as error:
             yield Explained(path=path, error=str(error))
             continue
-        found = _ask(model, pixels, run, target, place)
-        chances = softmax(found.logits, run.temperature)[0]
-        best = int(chances.argmax())
-        answer, chance = run.classes[best], float(chances[best])
-        title = f"{shown(path.name)}: {shown(answer)}, {chance:.1%}"
-        sheet = out / _free(path.stem, taken)
-        draw(title, tiles(pixels, found, run.classes)).save(sheet, "PNG")
-        yield Explained(path=path, sheet=sheet, answer=answer, probability=chance)
+        batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].to(chosen)
+        maps = explain(model, run.card.normalise(batch), target)
+        probabilities = run.card.probabilities(maps.logits)[0]
+        best = int(probabilities.argmax())
+        predicted, probability = run.classes[best], float(probabilities[best])
+        title = f"{shown(path.name)}: {shown(predicted)}, {probability:.1%}"
+        sheet = out / _unused(path.stem, taken)
+        draw(title, tiles(pixels, maps, run.classes)).save(sheet, "PNG")
+        yield Explained(path=path, sheet=sheet, predicted=predicted, probability=probability)
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            inside = (item for item in path.iterdir() if item.suffix.lower() in SUFFIXES)
-            yield from sorted(inside)
-        else:
-            yield path
-
-
-def _free(stem: str, taken: set[str]) -> str:
-    """A file name no other image of this call has, nor the image itself."""
+def _unused(stem: str, taken: set[str]) -> str:
+    """A file name that no other image of this call has, nor the image itself."""
     number, name = 1, f"{stem}-explained.png"
     while name in taken:
         number += 1
@@ -122,40 +112,28 @@ def _free(stem: str, taken: set[str]) -> str:
     return name
 
 
-def _ask(
-    model: nn.Module,
-    pixels: UInt8[np.ndarray, "H W C"],
-    run: "Run",
-    target: int | None,
-    place: torch.device,
-) -> Explanation:
-    batch = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].to(place)
-    mean, std = torch.tensor(run.mean, device=place), torch.tensor(run.std, device=place)
-    return explain(model, normalise(batch, mean, std), target)
-
-
 def tiles(
-    pixels: UInt8[np.ndarray, "H W C"], found: Explanation, classes: Sequence[str]
+    pixels: UInt8[np.ndarray, "H W C"], maps: Explanation, classes: Sequence[str]
 ) -> list[list[Tile]]:
     """The rows of a sheet: the image and its maps, then the heads of the last layer.
 
     Args:
         pixels: The image as the model sees it.
-        found: Its explanation, alone in its batch.
+        maps: Its explanation, alone in its batch.
         classes: Names of the classes.
     """
     scale = max(1, round(_CELL / max(pixels.shape[:2])))
-    # Each pixel of the model's stays a square.
+    # Each pixel that the model sees stays a square.
     large = coloured(pixels).repeat(scale, 0).repeat(scale, 1)
     rows = [[Tile("as the model sees it", large)]]
-    if found.rollout is not None:
-        rows[0].append(Tile("attention rollout", overlay(large, found.rollout[0])))
-    speaks = f"speaks for {shown(classes[int(found.target[0])])}"
-    rows[0].append(Tile(speaks, overlay(large, found.gradient[0])))
-    if found.heads:
+    if maps.rollout is not None:
+        rows[0].append(Tile("attention rollout", overlay(large, maps.rollout[0])))
+    supports = f"supports {shown(classes[int(maps.target[0])])}"
+    rows[0].append(Tile(supports, overlay(large, maps.gradient[0])))
+    if maps.heads:
         heads = [
-            Tile(f"layer {len(found.heads)}, head {number}", overlay(large, heat))
-            for number, heat in enumerate(found.heads[-1][0], 1)
+            Tile(f"layer {len(maps.heads)}, head {number}", overlay(large, heat))
+            for number, heat in enumerate(maps.heads[-1][0], 1)
         ]
         rows += [heads[i : i + _COLUMNS] for i in range(0, len(heads), _COLUMNS)]
     return rows

@@ -30,8 +30,8 @@ def main(paths: list[str], top: int = 5) -> None:
         # The graph resizes, normalises and calibrates; a batch may hold images of one size.
         (shares,) = session.run(["probabilities"], {"images": read(path)[None]})
         best = np.argsort(-shares[0], kind="stable")[:top]
-        answers = (f"{classes[k]} {100 * shares[0][k]:.1f} %" for k in best)
-        sys.stdout.write("\t".join([path, *answers]) + "\n")
+        predictions = (f"{classes[k]} {100 * shares[0][k]:.1f} %" for k in best)
+        sys.stdout.write("\t".join([path, *predictions]) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""A folder that timm loads: config.json, model.safetensors and a README that says how."""
+"""timm: a folder that timm loads: config.json, model.safetensors and a README that says how."""
 
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from smallvit.files import write_bytes, write_json, write_tensors
+from smallvit.formats import safetensors
+from smallvit.formats.loaded import Loaded
+from smallvit.formats.shipped import Check, Shipped, outputs_of
 from smallvit.models.names import parse_name
 from smallvit.runs.card import KEY, Card
+
+_WEIGHTS = "model.safetensors"
 
 _README = """# {architecture}
 
@@ -21,24 +25,18 @@ channels.
 ```python
 import timm
 {needed}
-model = timm.create_model("local-dir:{place}", pretrained=True).eval()
+model = timm.create_model("local-dir:{folder}", pretrained=True).eval()
 ```
 
 The model takes images brought to {height}×{width} by "{fit}" (grey bars and no cropping for \
-letterbox), divided by 255, less mean {mean}, divided by std {std}. timm's own transforms know no \
+letterbox), divided by 255, minus mean {mean}, divided by std {std}. timm's own transforms have no \
 letterbox; `smallvit.data.fit_image` does it. Divide logits by {temperature} before the softmax \
 for calibrated probabilities. Classes, in the order of the logits: `label_names` in config.json.
 """
 
 
-def write_folder(
-    path: Path, card: Card, model: nn.Module, check: Callable[[nn.Module], None]
-) -> None:
-    """Writes the folder, loads it with timm, has that checked and only then gives it its name.
-
-    Raises:
-        ValueError: timm has no such model, or the check refuses it.
-    """
+def write(path: Path, card: Card, model: nn.Module, check: Check) -> None:
+    """Writes the folder, has timm load it, checks that and only then gives it its name."""
     import timm
 
     import smallvit.models.timm_names  # noqa: F401  # our names in timm's registry
@@ -48,15 +46,26 @@ def write_folder(
     try:
         write_json(temporary / "config.json", described)
         about = {"format": "pt", KEY: card.to_json()}
-        write_tensors(temporary / "model.safetensors", model.state_dict(), **about)
+        write_tensors(temporary / _WEIGHTS, model.state_dict(), **about)
         write_bytes(temporary / "README.md", _readme(path, card, described).encode())
-        check(timm.create_model(f"local-dir:{temporary}", pretrained=True).eval())
+        loaded = timm.create_model(f"local-dir:{temporary}", pretrained=True)
+        check(outputs_of(Shipped(loaded, card).eval()))
         temporary.chmod(0o755)
         if path.exists():
             _remove(path)
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(path: Path, device: str) -> Loaded:
+    """Opens the weights in the folder."""
+    return safetensors.load(path / _WEIGHTS, device)
+
+
+def read_card(path: Path) -> Card:
+    """The card of the weights in the folder."""
+    return safetensors.read_card(path / _WEIGHTS)
 
 
 def config(card: Card) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def config(card: Card) -> dict[str, Any]:
         sized = {"img_size": list(card.image_size)} if known and known.fixed_input_size else {}
     else:
         raise ValueError(
-            f"{name} is no model that timm can build by a name; onnx, pt2 and safetensors hold it"
+            f"{name} is not a model that timm can build by a name: choose another --format"
         )
     return {
         "architecture": architecture,
@@ -112,7 +121,7 @@ def _readme(path: Path, card: Card, described: dict[str, Any]) -> str:
         width=card.image_size[1],
         channels=card.channels,
         needed="import smallvit.models.timm_names  # registers this model's name\n" if ours else "",
-        place=path.name,
+        folder=path.name,
         fit=card.fit,
         mean=", ".join(f"{value:.4f}" for value in card.mean),
         std=", ".join(f"{value:.4f}" for value in card.std),
@@ -121,9 +130,10 @@ def _readme(path: Path, card: Card, described: dict[str, Any]) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Takes an older export away; anything else that lies in the folder is not ours to delete."""
-    ours = {"config.json", "model.safetensors", "README.md"}
-    strange = sorted(item.name for item in path.iterdir() if item.name not in ours)
-    if strange:
-        raise ValueError(f"{path} holds {strange[0]}, which no export wrote: choose another folder")
+    """Removes an older export; a folder with other files in it is refused."""
+    others = {item.name for item in path.iterdir()} - {"config.json", _WEIGHTS, "README.md"}
+    if others:
+        raise ValueError(
+            f"{path} holds {min(others)}, which no export wrote: choose another folder"
+        )
     shutil.rmtree(path)

@@ -1,11 +1,11 @@
-"""Trained models at work: a run or an exported file, one interface.
+"""Trained models in use: a run or an exported file, one interface.
 
 Importing this, and predicting with an .onnx file, needs no PyTorch.
 """
 
 from smallvit.inference.predicting import Row, predict
 from smallvit.inference.predictor import Predictor
-from smallvit.inference.rows import write_rows
+from smallvit.inference.rows import COLUMNS, Column, write_rows
 from smallvit.runs.card import Card
 
-__all__ = ["Card", "Predictor", "Row", "predict", "write_rows"]
+__all__ = ["COLUMNS", "Card", "Column", "Predictor", "Row", "predict", "write_rows"]

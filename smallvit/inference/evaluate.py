@@ -19,66 +19,74 @@ def evaluate(
     device: str = "auto",
     batch_size: int = 256,
     progress: bool = False,
+    save: bool = False,
 ) -> Evaluation:
     """How good a trained model is.
 
     Args:
         run: The run folder.
         data: Other images of the same classes, in any form that `load_data` takes. If they come
-            with a split of the name asked for, that is used; otherwise all of them are, and the
-            evaluation's split is called "all". None means the run's own data.
+            with a split of that name, it is used; otherwise all of them are, and the evaluation's
+            split is called "all". None means the run's own data.
         split: Which images: train, val or test.
-        flip: Asks for the mirror image of each image too.
+        flip: Whether to average the probabilities with those of each mirror image.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
-        batch_size: Images at a time.
+        batch_size: Images per forward pass.
         progress: Whether to show a bar while images are decoded.
+        save: Whether to keep the evaluation in the run folder, where `report` and `info` find it.
+            Only the test split of the run's own data, without flip, is kept; otherwise the run
+            folder stays as it is.
 
     Raises:
-        ValueError: The run, the data or the split is not there, the run's data has changed, or
+        ValueError: The run, the data or the split does not exist, the run's data has changed, or
             other data has classes that the model does not know.
     """
     run = Run.open(run)
+    card = run.card
     name, parts = split, [split]
     if data is None:
         dataset = run.dataset()
     else:
         dataset = load_data(
             data,
-            image_size=run.image_size,
-            fit=run.fit,
-            channels=run.channels,
-            classes=run.classes,
+            image_size=card.image_size,
+            fit=card.fit,
+            channels=card.channels,
+            classes=card.classes,
             progress=progress,
         )
-        name, parts = _given(dataset, split)
-    model, place = run.model(), choose_device(device)
+        name, parts = _matching_split(dataset, split)
+    model, chosen = run.model(), choose_device(device)
     logits = [
         logits_of(
             model,
             dataset.pixels(part, progress=progress),
-            mean=run.mean,
-            std=run.std,
+            mean=card.mean,
+            std=card.std,
             batch_size=batch_size,
-            device=place,
+            device=chosen,
             flip=flip,
         )
         for part in parts
     ]
-    return measure(
+    evaluation = measure(
         np.concatenate(logits),
         np.concatenate([dataset.labels(part) for part in parts]),
-        run.classes,
+        card.classes,
         split=name,
-        temperature=run.temperature,
+        temperature=card.temperature,
         names=[title for part in parts for title in dataset.split(part).names],
         flip=flip,
     )
+    if save and data is None and split == "test" and not flip:
+        run.save_evaluation(evaluation)
+    return evaluation
 
 
-def _given(dataset: Dataset, split: str) -> tuple[str, list[str]]:
+def _matching_split(dataset: Dataset, split: str) -> tuple[str, list[str]]:
     """A split that the source itself has and its parts, or all parts if it has no such split."""
-    given = [name for name in dataset.splits if name not in dataset.held_out]
-    if split not in given or given == ["train"]:
+    present = [name for name in dataset.splits if name not in dataset.held_out]
+    if split not in present or present == ["train"]:
         return "all", list(dataset.splits)
     # What was held out for splits that the source does not have came from training.
     return split, [split, *dataset.held_out] if split == "train" else [split]

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import UInt8
 
 from smallvit.data.images import UnreadableError, decode, read_bytes
 from smallvit.data.parallel import spread
@@ -26,22 +25,16 @@ class Row:
     """What was predicted for one file.
 
     Attributes:
-        path: The file, as it was found.
+        path: The file.
         error: Why there is no prediction, as the rest of "PATH: …"; empty where there is one.
         classes: The most probable classes, the most probable first.
-        probabilities: Of these, calibrated.
+        probabilities: Calibrated, one per class.
     """
 
     path: str
     error: str = ""
     classes: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
-
-
-class _Seen(NamedTuple):
-    path: str
-    error: str = ""
-    pixels: UInt8[np.ndarray, "h w C"] | None = None
 
 
 def predict(
@@ -56,22 +49,21 @@ def predict(
 ) -> Iterator[Row]:
     """Predicts the classes of image files.
 
-    Rows come in the order of the files, one for each. A file that cannot be read, a path that is
-    not there and a folder or pattern without images become rows with an error. Decoding runs in
+    Rows come in the order of the files, one per file. A file that cannot be read, a path that does
+    not exist and a folder or pattern without images become rows with an error. Decoding runs in
     threads ahead of the model, and only the next few images are held in memory.
 
     Args:
-        source: A run folder, an .onnx or .pt2 file of `export`, or a predictor.
-        paths: Files; folders, which are searched at any depth for names of images; patterns such
-            as "photos/**/*.jpg"; and "-" for standard input, a path a line.
+        source: A run folder, a file or folder of `export`, or a predictor.
+        paths: Files, folders, patterns, and "-" for standard input; see `smallvit.files.images_in`.
         top: How many classes a row has, or all if there are fewer.
-        flip: Asks for the mirror image of each image too.
-        batch_size: Images at a time.
+        flip: Whether to average the probabilities with those of each mirror image.
+        batch_size: Images per forward pass.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
         progress: Whether to show a bar.
 
     Raises:
-        ValueError: The source is no model, or a number is out of range.
+        ValueError: The source is not a model, or a number is out of range.
     """
     for name, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
@@ -88,34 +80,28 @@ def _rows(
     batch_size: int,
     progress: bool,
 ) -> Iterator[Row]:
-    def read(file: Found) -> _Seen:
+    card = predictor.card
+
+    def prepare(file: Found) -> tuple[Row, np.ndarray | None]:
         if file.error:
-            return _Seen(file.path, file.error.strerror)
+            return Row(path=file.path, error=str(file.error.strerror)), None
         try:
-            pixels = predictor.prepare(decode(read_bytes(Path(file.path))))
+            return Row(path=file.path), card.prepare(decode(read_bytes(Path(file.path))))
         except UnreadableError as error:
-            return _Seen(file.path, str(error))
+            return Row(path=file.path, error=str(error)), None
         except MemoryError:
-            return _Seen(file.path, "there is not enough memory to decode it")
-        return _Seen(file.path, pixels=pixels)
+            return Row(path=file.path, error="there is not enough memory to decode it"), None
 
-    looked = spread(read, files, description="predicting", progress=progress, size=_CHUNK)
-    while batch := list(islice(looked, batch_size)):
-        pixels = [seen.pixels for seen in batch if seen.pixels is not None]
-        answers = iter(_best(predictor, pixels, top, flip) if pixels else ())
-        for seen in batch:
-            if seen.pixels is None:
-                yield Row(path=seen.path, error=seen.error)
-            else:
-                classes, probabilities = next(answers)
-                yield Row(path=seen.path, classes=classes, probabilities=probabilities)
-
-
-def _best(
-    predictor: Predictor, pixels: list[UInt8[np.ndarray, "h w C"]], top: int, flip: bool
-) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """The most probable classes of each image; of equals the first."""
-    shares = predictor.probabilities(predictor.ask(np.stack(pixels), flip=flip))
-    order = np.argsort(-shares, axis=1, kind="stable")[:, :top]
-    for places, share in zip(order, shares, strict=True):
-        yield tuple(predictor.classes[k] for k in places), tuple(share[places].tolist())
+    prepared = spread(prepare, files, description="predicting", progress=progress, size=_CHUNK)
+    while batch := list(islice(prepared, batch_size)):
+        pixels = [image for _, image in batch if image is not None]
+        logits = predictor.logits_of_prepared(np.stack(pixels), flip=flip) if pixels else None
+        probabilities = iter(() if logits is None else card.probabilities(logits))
+        for row, image in batch:
+            if image is None:
+                yield row
+                continue
+            shares = next(probabilities)
+            best = np.argsort(-shares, kind="stable")[:top]  # of equals the first
+            classes = tuple(card.classes[k] for k in best)
+            yield replace(row, classes=classes, probabilities=tuple(shares[best].tolist()))

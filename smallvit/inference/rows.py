@@ -1,56 +1,140 @@
-r"""Rows of predictions to files, as they come: CSV, JSON, JSON lines, Parquet.
+r"""Rows of predictions to files: CSV, JSON, JSON lines, Parquet. `COLUMNS` says what a row holds.
 
-A file is written beside its place and moved there when it is whole. Bytes of a path that are no
-UTF-8 are written as \xNN.
+A file gets its name when it is complete. Bytes of a path that are not UTF-8 are written as \xNN.
 
 Spreadsheets take cells that begin with =, +, - or @ for formulas, and names of files come from
 strangers. So in CSV a path that begins so is written with "./" in front, which is the same file,
-and a class name that begins so and is no number with an apostrophe. The other formats keep both as
-they are.
+and other text that begins so and is not a number with an apostrophe. The other formats keep both
+as they are.
 """
 
 import csv
 import io
 import json
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
 from smallvit.extras import require
+from smallvit.files import writing
 from smallvit.inference.predicting import Row
-
-SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+from smallvit.text import shown
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _GROUP = 10_000
+_DIGITS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of the output.
+
+    Attributes:
+        name: In CSV and Parquet a ranked column is NAME_1, NAME_2, …; in JSON it is a key of each
+            of the `predictions`.
+        type: Of its values.
+        value: A row's value, or None; of a ranked column one value per predicted class.
+        ranked: Whether there is one value per predicted class.
+        text: A value as the terminal shows it.
+        guard: What CSV puts before text that a spreadsheet would take for a formula.
+    """
+
+    name: str
+    type: type[str | float | int]
+    value: Callable[[Row], Any]
+    ranked: bool = False
+    text: Callable[[Any], str] = str
+    guard: str = "'"
+
+
+def _path(row: Row) -> str:
+    return os.fsencode(row.path).decode("utf-8", "backslashreplace")
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.1f} %"
+
+
+COLUMNS = [
+    Column(name="path", type=str, value=_path, guard="./"),
+    Column(name="error", type=str, value=lambda row: row.error or None, text="error: {}".format),
+    Column(name="class", type=str, value=attrgetter("classes"), ranked=True),
+    Column(
+        name="probability",
+        type=float,
+        value=attrgetter("probabilities"),
+        ranked=True,
+        text=_percent,
+    ),
+]
+"""What a row of predictions holds, in every format and on the terminal."""
+
+
+def _nested(row: Row, digits: int | None = None) -> dict[str, Any]:
+    """A row as JSON has it, its numbers rounded if `digits` says so."""
+
+    def plain(value: Any) -> Any:
+        return round(value, digits) if digits and isinstance(value, float) else value
+
+    single = {column.name: plain(column.value(row)) for column in COLUMNS if not column.ranked}
+    ranked = {column.name: map(plain, column.value(row)) for column in COLUMNS if column.ranked}
+    ranks = zip(*ranked.values(), strict=True)
+    return single | {"predictions": [dict(zip(ranked, rank, strict=True)) for rank in ranks]}
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    """A row as a table has it; ranks that it does not have are left out."""
+    values = _nested(row)
+    for rank, prediction in enumerate(values.pop("predictions"), 1):
+        values |= {f"{name}_{rank}": value for name, value in prediction.items()}
+    return values
+
+
+def _flat_columns(top: int) -> dict[str, Column]:
+    """The columns of a table, by their names there."""
+    ranked = [column for column in COLUMNS if column.ranked]
+    return {column.name: column for column in COLUMNS if not column.ranked} | {
+        f"{column.name}_{rank}": column for rank in range(1, top + 1) for column in ranked
+    }
+
+
+def line(row: Row) -> str:
+    """A row as the terminal shows it: tabs between columns, spaces within a prediction."""
+    texts = {column.name: column.text for column in COLUMNS}
+    values = _nested(row)
+    predictions = values.pop("predictions")
+    cells = [{name: value} for name, value in values.items() if value is not None] + predictions
+    return "\t".join(
+        " ".join(shown(texts[name](value)) for name, value in cell.items()) for cell in cells
+    )
 
 
 def check_output(path: Path) -> None:
-    """Refuses a file whose form is not known, or that cannot be written; to be asked first.
+    """Refuses a file whose format is not known, or that cannot be written, before any work.
 
     Raises:
-        ValueError: The name says no format.
+        ValueError: The name ends with no known suffix.
         OSError: There is no such folder.
         ImportError: Parquet needs a package that is not installed.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path} has no known format: name it {', '.join(SUFFIXES)}")
+    if path.suffix.lower() not in WRITERS:
+        raise ValueError(f"{path} has no known format: name it {', '.join(WRITERS)}")
     if path.is_dir() or not path.parent.is_dir():
-        state = "is a folder" if path.is_dir() else "lies in a folder that is not there"
+        state = "is a folder" if path.is_dir() else "is in a folder that does not exist"
         raise OSError(f"{path} {state}: choose another name")
     if path.suffix.lower() == ".parquet":
-        require("pyarrow.parquet", "parquet", "writing Parquet")
+        _arrow("pyarrow.parquet")
 
 
 def write_rows(rows: Iterable[Row], path: str | os.PathLike[str], *, top: int) -> tuple[int, int]:
     """Writes rows as they come, in the format that the name says.
 
     CSV and Parquet have the columns path, error, class_1, probability_1, class_2 and so on; JSON is
-    an array with an object a line, JSON lines the objects alone.
+    an array with one object per line, JSON lines the objects alone.
 
     Args:
         rows: Of `predict`.
@@ -62,7 +146,6 @@ def write_rows(rows: Iterable[Row], path: str | os.PathLike[str], *, top: int) -
     """
     path = Path(path)
     check_output(path)
-    kind = path.suffix.lower()
     count = failed = 0
 
     def counted() -> Iterator[Row]:
@@ -71,28 +154,29 @@ def write_rows(rows: Iterable[Row], path: str | os.PathLike[str], *, top: int) -
             count, failed = count + 1, failed + bool(row.error)
             yield row
 
-    with _whole(path) as file:
-        _WRITERS[kind](file, counted(), top)
+    with writing(path, shared=True) as file:
+        WRITERS[path.suffix.lower()](file, counted(), top)
     return count, failed
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name when it is whole."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+def _write_csv(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
+    columns = _flat_columns(top)
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        values = _flat(row)
+        writer.writerow([_cell(values.get(name), column) for name, column in columns.items()])
+    text.flush()
+    text.detach()  # the file is closed by whoever opened it
 
 
-def _text(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+def _cell(value: Any, column: Column) -> str:
+    if isinstance(value, float):
+        return f"{value:.{_DIGITS}f}"
+    text = "" if value is None else str(value)
+    harmless = column.guard == "'" and _is_number(text)
+    return column.guard + text if text.startswith(_FORMULA) and not harmless else text
 
 
 def _is_number(text: str) -> bool:
@@ -103,34 +187,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _write_csv(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
-    text = io.TextIOWrapper(file, "utf-8", newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_columns(top))
-    for row in rows:
-        path = _text(row.path)
-        cells: list[Any] = [f"./{path}" if path.startswith(_FORMULA) else path, row.error]
-        for name, share in zip(row.classes, row.probabilities, strict=True):
-            risky = name.startswith(_FORMULA) and not _is_number(name)
-            cells += [f"'{name}" if risky else name, f"{share:.6f}"]
-        writer.writerow(cells + [""] * (2 + 2 * top - len(cells)))
-    text.flush()
-    text.detach()  # the file is closed by whoever opened it
-
-
-def _columns(top: int) -> list[str]:
-    pairs = ((f"class_{k}", f"probability_{k}") for k in range(1, top + 1))
-    return ["path", "error", *(name for pair in pairs for name in pair)]
-
-
 def _object(row: Row) -> bytes:
-    answers = zip(row.classes, row.probabilities, strict=True)
-    plain = {
-        "path": _text(row.path),
-        "error": row.error or None,
-        "predictions": [{"class": name, "probability": round(p, 6)} for name, p in answers],
-    }
-    return json.dumps(plain, ensure_ascii=False).encode()
+    return json.dumps(_nested(row, _DIGITS), ensure_ascii=False).encode()
 
 
 def _write_json(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
@@ -146,29 +204,22 @@ def _write_lines(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
 
 
 def _write_parquet(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
-    arrow, parquet = (
-        require(name, "parquet", "writing Parquet") for name in ("pyarrow", "pyarrow.parquet")
-    )
-    types = [
-        arrow.float32() if name.startswith("p") and "_" in name else arrow.string()
-        for name in _columns(top)
-    ]
-    schema = arrow.schema(list(zip(_columns(top), types, strict=True)))
+    arrow, parquet = _arrow("pyarrow"), _arrow("pyarrow.parquet")
+    types = {str: arrow.string(), float: arrow.float32(), int: arrow.int64()}
+    schema = arrow.schema({name: types[c.type] for name, c in _flat_columns(top).items()})
     with parquet.ParquetWriter(file, schema) as writer:
         while group := list(islice(rows, _GROUP)):
-            writer.write_table(arrow.Table.from_pylist([_record(row) for row in group], schema))
+            writer.write_table(arrow.Table.from_pylist([_flat(row) for row in group], schema))
 
 
-def _record(row: Row) -> dict[str, Any]:
-    record: dict[str, Any] = {"path": _text(row.path), "error": row.error or None}
-    for k, (name, share) in enumerate(zip(row.classes, row.probabilities, strict=True), 1):
-        record |= {f"class_{k}": name, f"probability_{k}": share}
-    return record
+def _arrow(module: str) -> Any:
+    return require(module, "parquet", "writing Parquet")
 
 
-_WRITERS: dict[str, Callable[[IO[bytes], Iterator[Row], int], None]] = {
+WRITERS: dict[str, Callable[[IO[bytes], Iterator[Row], int], None]] = {
     ".csv": _write_csv,
     ".json": _write_json,
     ".jsonl": _write_lines,
     ".parquet": _write_parquet,
 }
+"""By the suffix of a file's name."""

@@ -1,18 +1,15 @@
-"""Several runs side by side: what differs, and whether it is more than luck."""
+"""Several runs side by side: what differs, and whether it is more than chance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from smallvit.evaluation.intervals import Estimate, wilson
+from smallvit.evaluation import Estimate, pooled
 from smallvit.evaluation.paired import LEVEL, Paired, compare, holm, same_images
-from smallvit.evaluation.results import Evaluation
-from smallvit.reporting.charts import Chart
-from smallvit.reporting.facts import Facts
+from smallvit.evaluation.results import Pooled
+from smallvit.reporting.charts import Chart, compared_curves
+from smallvit.reporting.facts import RunFacts
 from smallvit.reporting.narrative import trained_seconds
-from smallvit.reporting.plots import compared_curves
 from smallvit.text import shown
 
 
@@ -32,57 +29,45 @@ class ClassRow(NamedTuple):
     change: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """One run against the first.
+class Verdict(NamedTuple):
+    """One run against the first: what can be concluded, and the p-value if there is one."""
 
-    Attributes:
-        name: The run.
-        sentence: What can be said.
-        paired: The counts behind it; None where the images are not the same.
-        p: Raised for the number of questions asked.
-    """
-
-    name: str
     sentence: str
-    paired: Paired | None = None
-    p: float | None = None
+    p: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All that the page says.
+    """What the comparison page shows.
 
     Attributes:
         names: Of the runs, all different.
         facts: Of the runs, in the same order.
-        seconds: What each training took.
+        seconds: How long each training took.
         differences: Settings that are not the same in all runs.
         verdicts: One for each run but the first; none for folds.
-        charts: Curves together.
+        charts: Curves of all runs.
         classes: Empty where classes are not the same.
-        folds: Whether these are the parts of one cross-validation.
-        pooled: Accuracy over all folds, where every image is tested once.
-        spread: Mean and standard deviation of the folds' accuracies.
+        folds: Whether these are the folds of one cross-validation.
+        pooled: All folds together; None where some fold has no evaluation.
     """
 
     names: tuple[str, ...]
-    facts: tuple[Facts, ...]
+    facts: tuple[RunFacts, ...]
     seconds: tuple[float, ...]
     differences: tuple[Difference, ...]
     verdicts: tuple[Verdict, ...]
     charts: tuple[Chart, ...]
     classes: tuple[ClassRow, ...]
     folds: bool = False
-    pooled: Estimate | None = None
-    spread: tuple[float, float] | None = None
+    pooled: Pooled | None = None
 
 
-def compare_runs(facts: Sequence[Facts], *, folds: bool = False) -> Comparison:
-    """Looks at several runs together."""
+def compare_runs(facts: Sequence[RunFacts], *, folds: bool = False) -> Comparison:
+    """Compares several runs, or shows the folds of one cross-validation together."""
     names = unique_names(facts)
     logs = {name: (each.run, each.log) for name, each in zip(names, facts, strict=True)}
-    pooled, spread = _over_folds(facts) if folds else (None, None)
+    evaluations = [each.evaluation for each in facts if each.evaluation is not None]
     return Comparison(
         names=names,
         facts=tuple(facts),
@@ -92,13 +77,12 @@ def compare_runs(facts: Sequence[Facts], *, folds: bool = False) -> Comparison:
         charts=tuple(compared_curves(logs)),
         classes=_class_rows(facts),
         folds=folds,
-        pooled=pooled,
-        spread=spread,
+        pooled=pooled(evaluations) if folds and len(evaluations) == len(facts) else None,
     )
 
 
-def unique_names(facts: Sequence[Facts]) -> tuple[str, ...]:
-    """Folder names, with as much of the path before them as tells them apart."""
+def unique_names(facts: Sequence[RunFacts]) -> tuple[str, ...]:
+    """Folder names, with as much of the path before them as makes them different."""
     paths = [each.run.folder.resolve().parts for each in facts]
     for length in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-length:]) for parts in paths]
@@ -131,25 +115,21 @@ def _text(value: Any) -> str:
     return "—" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def judge(names: Sequence[str], facts: Sequence[Facts]) -> tuple[Verdict, ...]:
-    """Each run against the first, with p-values that allow for the number of questions."""
-    first = facts[0].evaluation
-    pairs: list[Paired | None] = []
-    for each in facts[1:]:
-        pairs.append(_paired(facts[0], each))
-    raised = iter(holm([pair.p for pair in pairs if pair is not None]))
+def judge(names: Sequence[str], facts: Sequence[RunFacts]) -> tuple[Verdict, ...]:
+    """Each run against the first, with p-values corrected for the number of runs."""
+    pairs = [_paired(facts[0], each) for each in facts[1:]]
+    corrected = iter(holm([pair.p for pair in pairs if pair is not None]))
     verdicts = []
     for name, each, pair in zip(names[1:], facts[1:], pairs, strict=True):
         if pair is not None:
-            p = next(raised)
-            sentence = _sentence(name, names[0], pair, p)
-            verdicts.append(Verdict(name=name, sentence=sentence, paired=pair, p=p))
+            p = next(corrected)
+            verdicts.append(Verdict(_sentence(name, names[0], pair, p), p))
         else:
-            verdicts.append(Verdict(name=name, sentence=_unpaired(name, names[0], each, first)))
+            verdicts.append(Verdict(_unpaired((name, each), (names[0], facts[0])), None))
     return tuple(verdicts)
 
 
-def _paired(one: Facts, two: Facts) -> Paired | None:
+def _paired(one: RunFacts, two: RunFacts) -> Paired | None:
     """The comparison image by image, where both were tested on the same ones."""
     if one.evaluation is None or two.evaluation is None:
         return None
@@ -164,25 +144,24 @@ def _paired(one: Facts, two: Facts) -> Paired | None:
 
 def _sentence(name: str, first: str, pair: Paired, p: float) -> str:
     gap = pair.difference
+    if pair.gained == pair.lost == 0:
+        return f"{name} and {first} predict the same of the {pair.count:,} test images right."
     if pair.gained == pair.lost:
         return (
-            f"{name} has as many of the {pair.count:,} test images right as {first}, though not "
-            f"all the same ones: {pair.gained:,} each only one of them has right."
-            if pair.gained
-            else f"{name} and {first} have the same of the {pair.count:,} test images right."
+            f"{name} predicts as many of the {pair.count:,} test images right as {first}, though "
+            f"not the same ones: each predicts {pair.gained:,} right that the other does not."
         )
-    size = (
-        f"{name} has {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} of "
-        f"the {pair.count:,} test images right than {first}: {points(gap.value)} points (95 % "
-        f"interval {points(gap.low)} to {points(gap.high)})"
+    end = (
+        "the difference is larger than chance"
+        if p < LEVEL
+        else "these images do not show which of the two is better"
     )
-    counts = f"{pair.gained:,} only {name} has right, {pair.lost:,} only {first}"
-    end = "these images do not show which of the two is better"
-    if p < LEVEL:
-        end = "it is larger than chance"
     return (
-        f"{size}. {counts}. If both were equally good, luck alone would bring a difference this "
-        f"large in {_odds(p)}: {end}."
+        f"{name} predicts {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} "
+        f"of the {pair.count:,} test images right than {first}: {points(gap.value)} points (95 % "
+        f"confidence interval {points(gap.low)} to {points(gap.high)}). Only {name} predicts "
+        f"{pair.gained:,} right, only {first} {pair.lost:,}. If both were equally good, chance "
+        f"alone would bring a difference this large in {_odds(p)}: {end}."
     )
 
 
@@ -198,38 +177,25 @@ def _odds(p: float) -> str:
     return f"{100 * p:.2g} % of all cases" if p < 0.1 else f"{100 * p:.0f} % of all cases"
 
 
-def _unpaired(name: str, first: str, each: Facts, base: Evaluation | None) -> str:
-    if each.evaluation is None or base is None:
-        missing = name if each.evaluation is None else first
-        return f"{name} cannot be compared with {first}: {missing} has no evaluation."
+def _unpaired(run: tuple[str, RunFacts], base: tuple[str, RunFacts]) -> str:
+    """Why there is no comparison image by image."""
+    for name, facts in (run, base):
+        if facts.evaluation is None:
+            return f"{run[0]} cannot be compared with {base[0]}: {name} has no evaluation."
     return (
-        f"{name} and {first} were tested on different images, so that their answers cannot be "
-        "compared one by one; what differs may be the images. Compare the intervals with care, "
-        "or evaluate both on the same data."
+        f"{run[0]} and {base[0]} were tested on different images, so that their predictions cannot "
+        "be compared one by one, and the images may be what makes the difference. Compare the "
+        "confidence intervals with care, or evaluate both on the same data."
     )
 
 
-def _class_rows(facts: Sequence[Facts]) -> tuple[ClassRow, ...]:
-    found = [each.evaluation for each in facts if each.evaluation is not None]
-    if len(found) < len(facts) or any(each.classes != found[0].classes for each in found):
+def _class_rows(facts: Sequence[RunFacts]) -> tuple[ClassRow, ...]:
+    evaluations = [each.evaluation for each in facts if each.evaluation is not None]
+    if len(evaluations) < len(facts) or len({each.classes for each in evaluations}) > 1:
         return ()
     rows = []
-    for number, name in enumerate(found[0].classes):
-        own = [each.per_class[number] for each in found]
-        recalls = tuple(row.recall for row in own)
-        support = own[0].support
-        rows.append(ClassRow(shown(name), support, recalls, recalls[-1].value - recalls[0].value))
+    for results in zip(*(each.per_class for each in evaluations), strict=True):
+        recalls = tuple(result.recall for result in results)
+        change = recalls[-1].value - recalls[0].value
+        rows.append(ClassRow(shown(results[0].name), results[0].support, recalls, change))
     return tuple(rows)
-
-
-def _over_folds(facts: Sequence[Facts]) -> tuple[Estimate | None, tuple[float, float] | None]:
-    """Accuracy of all folds' images together, and mean and spread of the folds."""
-    found = [each.evaluation for each in facts if each.evaluation is not None]
-    if len(found) < len(facts):
-        return None, None
-    counts = np.array([each.count for each in found])
-    values = np.array([each.accuracy.value for each in found])
-    hits = np.array((values * counts).round().sum())
-    low, high = wilson(hits, np.array(counts.sum()))
-    pooled = Estimate(value=float(hits / counts.sum()), low=float(low), high=float(high))
-    return pooled, (float(values.mean()), float(values.std(ddof=1)))

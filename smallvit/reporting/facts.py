@@ -1,4 +1,4 @@
-"""Everything a page says of one run, gathered: numbers, images, and why something is missing."""
+"""What a page shows of one run, gathered: numbers, images, and why something is missing."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -10,13 +10,16 @@ from jaxtyping import Float32, UInt8
 from smallvit.data import Audit, Dataset, UnreadableError, audit
 from smallvit.data.images import as_array
 from smallvit.devices import choose_device
-from smallvit.evaluation.calibration import softmax
-from smallvit.evaluation.measure import logits_of, measure
-from smallvit.evaluation.metrics import Reliability, reliability
-from smallvit.evaluation.results import Evaluation
-from smallvit.reporting.images import data_uri, enlarged
-from smallvit.reporting.selection import confident_mistakes, find_suspects, right_and_wrong
-from smallvit.runs.folder import EVALUATION, Run
+from smallvit.evaluation import Evaluation, logits_of, measure
+from smallvit.evaluation.calibration import ConfidenceBin, reliability, softmax
+from smallvit.reporting.images import (
+    confident_mistakes,
+    data_uri,
+    enlarged,
+    find_suspects,
+    right_and_wrong,
+)
+from smallvit.runs.folder import Run
 from smallvit.text import shown
 
 if TYPE_CHECKING:
@@ -25,32 +28,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MISTAKES, SUSPECTS, MAPS = 24, 24, 6
-"""Most images of each kind; of maps, for right and for wrong answers each."""
-
-SPOKEN = {"test": "test", "val": "validation"}
+"""Most images of each kind; of maps, for right and for wrong predictions each."""
 
 Logits = dict[str, Float32[np.ndarray, "N K"]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shot:
-    """One image and what is said of it.
+class Example:
+    """One image with its label and its prediction.
 
     Attributes:
-        name: The file, or the place in the array.
+        name: The file, or the index in the array.
         split: Where it is from.
         truth: The class it is labelled with.
-        answer: The class it was taken for.
-        confidence: The probability of that.
+        predicted: The class the model predicts.
+        confidence: The probability of that class.
         image: For an src attribute; empty where it could not be read.
-        rollout: The same with what attention looked at; empty where there is none.
-        gradient: The same with what the answer depends on.
+        rollout: The same with the attention rollout over it; empty where there is none.
+        gradient: The same with the gradient map over it.
     """
 
     name: str
     split: str
     truth: str
-    answer: str
+    predicted: str
     confidence: float
     image: str = ""
     rollout: str = ""
@@ -58,221 +59,202 @@ class Shot:
 
     @property
     def right(self) -> bool:
-        """Whether the answer is the label."""
-        return self.truth == self.answer
+        """Whether the prediction is the label."""
+        return self.truth == self.predicted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is known of one run.
+class RunFacts:
+    """What is known of one run; a page is a pure function of it.
 
     Attributes:
         run: The run.
         log: Lines of its log.
-        evaluation: The test; validation where there is no test split; None without either.
-        uncalibrated: Confidence against accuracy as it was before the temperature.
-        audit: What is odd about the data.
-        mistakes: The surest wrong answers.
+        evaluation: Of the test split, or of validation where there is no test split.
+        uncalibrated: Confidence against accuracy before temperature scaling.
+        audit: Findings about the data.
+        mistakes: The most confident wrong predictions.
         suspects: Images whose label may be wrong, the clearest cases.
-        suspected: How many there are in all; None if that could not be looked at.
-        held_out: How many images were looked at for it.
-        looked_at: Of which splits.
-        maps: Images with what the model looked at, right answers first.
+        suspect_count: How many there are in all; None if no image could be searched.
+        searched: How many images were searched for them.
+        searched_splits: Of which splits.
+        maps: Images with attention and gradient maps, right predictions first.
         temperatures: Of LSA, by layer and head.
-        gone: Why there are no images; empty where there are.
-        unexplained: Why there are no maps; empty where there are.
+        data_error: Why there are no images; empty where there are.
+        maps_error: Why there are no maps; empty where there are.
     """
 
     run: Run
     log: tuple[dict[str, Any], ...] = ()
     evaluation: Evaluation | None = None
-    uncalibrated: Reliability | None = None
+    uncalibrated: tuple[ConfidenceBin, ...] = ()
     audit: Audit | None = None
-    mistakes: tuple[Shot, ...] = ()
-    suspects: tuple[Shot, ...] = ()
-    suspected: int | None = None
-    held_out: int = 0
-    looked_at: tuple[str, ...] = ()
-    maps: tuple[Shot, ...] = ()
+    mistakes: tuple[Example, ...] = ()
+    suspects: tuple[Example, ...] = ()
+    suspect_count: int | None = None
+    searched: int = 0
+    searched_splits: tuple[str, ...] = ()
+    maps: tuple[Example, ...] = ()
     temperatures: tuple[tuple[float, ...], ...] = ()
-    gone: str = ""
-    unexplained: str = ""
+    data_error: str = ""
+    maps_error: str = ""
 
 
-def read_evaluation(run: Run) -> Evaluation | None:
-    """The evaluation that the run folder keeps, if it does."""
-    path = run.folder / EVALUATION
-    if not path.is_file():
-        return None
-    return Evaluation.from_json(path.read_text(encoding="utf-8"), str(path))
+def brief_facts(run: Run) -> RunFacts:
+    """What the run folder alone holds: all that a comparison needs."""
+    return RunFacts(run=run, log=tuple(run.log()), evaluation=run.evaluation())
 
 
-def gather(run: Run, *, device: str = "auto", progress: bool = False) -> Facts:
-    """Everything there is to say of a run; what cannot be had is left out with its reason.
+def gather(run: Run, *, device: str = "auto", progress: bool = False) -> RunFacts:
+    """Everything that can be shown of a run; what is missing is left out with its reason.
 
     Raises:
         ValueError: The run folder is damaged, or there is no such device.
     """
-    place = choose_device(device)
-    facts = Facts(run=run, log=tuple(run.log()), evaluation=read_evaluation(run))
+    from smallvit.explaining.probes import temperatures
+
+    chosen = choose_device(device)
+    facts = brief_facts(run)
     model: nn.Module | None = None
+    dataset: Dataset | None = None
     try:
         model = run.model()
-        facts = replace(facts, temperatures=_temperatures(model))
+        layers = tuple(tuple(map(float, layer)) for layer in temperatures(model))
+        facts = replace(facts, temperatures=layers)
     except (ValueError, OSError) as error:
-        facts = replace(facts, unexplained=f"the weights could not be read: {error}")
+        facts = replace(facts, maps_error=f"the weights could not be read: {error}")
     try:
         dataset = run.dataset()
-        pixels = {
-            split: dataset.pixels(split, progress=progress)
-            for split in ("test", "val")
-            if split in dataset.splits
-        }
+        splits = [split for split in ("test", "val") if split in dataset.splits]
+        pixels = {split: dataset.pixels(split, progress=progress) for split in splits}
+        facts = replace(facts, audit=audit(dataset))
     except (ValueError, OSError, ImportError) as error:
-        return _with_mistakes(replace(facts, gone=str(error)), None)
-    facts = replace(facts, audit=audit(dataset))
-    if model is None or (facts.evaluation is None and not run.finished):
-        return _with_mistakes(facts, dataset)
+        facts = replace(facts, data_error=str(error))
+    if facts.data_error or model is None or not (facts.evaluation or run.finished):
+        return _with_mistakes(facts, None if facts.data_error else dataset)
+    assert dataset is not None
     logits = {
-        split: logits_of(model, part, mean=run.mean, std=run.std, device=place)
+        split: logits_of(model, part, mean=run.card.mean, std=run.card.std, device=chosen)
         for split, part in pixels.items()
     }
-    facts = _with_mistakes(_with_validation(facts, dataset, logits), dataset)
-    facts = _with_calibration(_with_suspects(facts, dataset, logits), logits)
-    return _with_maps(facts, model.cpu(), dataset)
+    if facts.evaluation is None and "val" in logits:
+        validation = measure(
+            logits["val"],
+            dataset.labels("val"),
+            run.classes,
+            split="val",
+            temperature=run.card.temperature,
+            names=dataset.split("val").names,
+        )
+        facts = replace(facts, evaluation=validation)
+    facts = _with_suspects(_with_mistakes(facts, dataset), dataset, logits)
+    return _with_maps(_with_calibration(facts, logits), model.cpu(), dataset)
 
 
-def _with_validation(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
-    """With numbers of validation where nothing was tested."""
-    if facts.evaluation is not None or "val" not in logits:
-        return facts
-    found = measure(
-        logits["val"],
-        dataset.labels("val"),
-        facts.run.classes,
-        split="val",
-        temperature=facts.run.temperature,
-        names=dataset.split("val").names,
-    )
-    return replace(facts, evaluation=found)
-
-
-def _shot(evaluation: Evaluation, place: int, dataset: Dataset | None) -> Shot:
-    """One answer of an evaluation, with its image if there is one."""
-    answers, classes = evaluation.answers, evaluation.classes
-    assert answers is not None
-    names = answers.names or [f"number {number}" for number in range(evaluation.count)]
-    return Shot(
-        name=shown(names[place]),
+def _example(evaluation: Evaluation, index: int, dataset: Dataset | None) -> Example:
+    """One prediction of an evaluation, with its image if there is a dataset."""
+    predictions, classes = evaluation.predictions, evaluation.classes
+    assert predictions is not None
+    name = predictions.names[index] if predictions.names else f"number {index}"
+    return Example(
+        name=shown(name),
         split=evaluation.split,
-        truth=shown(classes[answers.truth[place]]),
-        answer=shown(classes[answers.predicted[place]]),
-        confidence=answers.confidence[place],
-        image=_image(dataset, evaluation.split, place),
+        truth=shown(classes[predictions.truth[index]]),
+        predicted=shown(classes[predictions.predicted[index]]),
+        confidence=predictions.confidence[index],
+        image="" if dataset is None else _image(dataset, evaluation.split, index),
     )
 
 
-def _image(dataset: Dataset | None, split: str, place: int) -> str:
-    if dataset is None:
-        return ""
+def _image(dataset: Dataset, split: str, index: int) -> str:
     try:
-        return data_uri(as_array(dataset.split(split).read(place, dataset.channels)))
+        return data_uri(as_array(dataset.split(split).read(index, dataset.channels)))
     except (UnreadableError, OSError) as error:
-        logger.warning("%s: %s", shown(dataset.split(split).names[place]), error)
+        logger.warning("%s: %s", shown(dataset.split(split).names[index]), error)
         return ""
 
 
-def _with_mistakes(facts: Facts, dataset: Dataset | None) -> Facts:
-    """With the surest wrong answers; by name alone where there is no dataset."""
-    found = facts.evaluation
-    if found is None or found.answers is None:
+def _with_mistakes(facts: RunFacts, dataset: Dataset | None) -> RunFacts:
+    """With the most confident wrong predictions; by name alone where there is no dataset."""
+    evaluation = facts.evaluation
+    if evaluation is None or evaluation.predictions is None:
         return facts
-    places = confident_mistakes(found.answers, MISTAKES)
-    return replace(facts, mistakes=tuple(_shot(found, place, dataset) for place in places))
+    indices = confident_mistakes(evaluation.predictions, MISTAKES)
+    mistakes = tuple(_example(evaluation, index, dataset) for index in indices)
+    return replace(facts, mistakes=mistakes)
 
 
-def _with_suspects(facts: Facts, dataset: Dataset, logits: Logits) -> Facts:
+def _with_suspects(facts: RunFacts, dataset: Dataset, logits: Logits) -> RunFacts:
     """With the images of test and validation whose labels the model contradicts."""
     if not logits:
         return facts
-    splits = [split for split, part in logits.items() for _ in part]
-    places = [place for part in logits.values() for place in range(len(part))]
+    images = [(split, index) for split, part in logits.items() for index in range(len(part))]
     labels = np.concatenate([dataset.labels(split) for split in logits])
-    probabilities = softmax(np.concatenate(list(logits.values())), facts.run.temperature)
-    found = find_suspects(probabilities, labels)
+    probabilities = softmax(np.concatenate(list(logits.values())), facts.run.card.temperature)
+    suspects = find_suspects(probabilities, labels)
     classes = [shown(name) for name in facts.run.classes]
-    shots = []
-    for each in found[:SUSPECTS]:
-        split, place = splits[each.place], places[each.place]
-        shots.append(
-            Shot(
-                name=shown(dataset.split(split).names[place]),
+    examples = []
+    for suspect in suspects[:SUSPECTS]:
+        split, index = images[suspect.image]
+        examples.append(
+            Example(
+                name=shown(dataset.split(split).names[index]),
                 split=split,
-                truth=classes[labels[each.place]],
-                answer=classes[each.answer],
-                confidence=each.confidence,
-                image=_image(dataset, split, place),
+                truth=classes[labels[suspect.image]],
+                predicted=classes[suspect.predicted],
+                confidence=suspect.confidence,
+                image=_image(dataset, split, index),
             )
         )
     return replace(
         facts,
-        suspects=tuple(shots),
-        suspected=len(found),
-        held_out=len(labels),
-        looked_at=tuple(SPOKEN[split] for split in logits),
+        suspects=tuple(examples),
+        suspect_count=len(suspects),
+        searched=len(labels),
+        searched_splits=tuple(logits),
     )
 
 
-def _with_calibration(facts: Facts, logits: Logits) -> Facts:
-    found = facts.evaluation
-    if found is None or found.answers is None or found.split not in logits:
+def _with_calibration(facts: RunFacts, logits: Logits) -> RunFacts:
+    """With the reliability of probabilities before temperature scaling."""
+    evaluation = facts.evaluation
+    if evaluation is None or evaluation.predictions is None or evaluation.split not in logits:
         return facts
-    probabilities = softmax(logits[found.split])
-    right = probabilities.argmax(1) == np.array(found.answers.truth)
+    probabilities = softmax(logits[evaluation.split])
+    right = probabilities.argmax(1) == np.array(evaluation.predictions.truth)
     return replace(facts, uncalibrated=reliability(probabilities.max(1), right))
 
 
-def _with_maps(facts: Facts, model: "nn.Module", dataset: Dataset) -> Facts:
-    """With what the model looked at in some right and some wrong answers."""
+def _with_maps(facts: RunFacts, model: "nn.Module", dataset: Dataset) -> RunFacts:
+    """With attention and gradient maps of some right and some wrong predictions."""
     import torch
 
-    from smallvit.augment import normalise
     from smallvit.explaining.explain import explain
+    from smallvit.explaining.overlays import overlay
 
-    found, run = facts.evaluation, facts.run
-    if found is None or found.answers is None:
+    evaluation, run = facts.evaluation, facts.run
+    if evaluation is None or evaluation.predictions is None:
         return facts
-    places = [place for kind in right_and_wrong(found.answers, MAPS) for place in kind]
-    pixels = np.array(dataset.pixels(found.split)[places])
-    mean, std = torch.tensor(run.mean), torch.tensor(run.std)
-    images = normalise(torch.from_numpy(pixels), mean, std)
-    answers = [found.answers.predicted[place] for place in places]
+    predictions = evaluation.predictions
+    indices = [index for kind in right_and_wrong(predictions, MAPS) for index in kind]
+    pixels = np.array(dataset.pixels(evaluation.split)[indices])
+    images = run.card.normalise(torch.from_numpy(pixels))
     try:
-        told = explain(model, images, answers)
+        maps = explain(model, images, [predictions.predicted[index] for index in indices])
     except ValueError as error:
-        return replace(facts, unexplained=str(error))
-    shots = []
-    for number, place in enumerate(places):
+        return replace(facts, maps_error=str(error))
+
+    def overlaid(image: UInt8[np.ndarray, "H W 3"], heat: Float32[np.ndarray, "h w"]) -> str:
+        return data_uri(overlay(image, heat))
+
+    examples = []
+    for number, index in enumerate(indices):
         image = enlarged(pixels[number].transpose(1, 2, 0))
-        rollout = "" if told.rollout is None else _heated(image, told.rollout[number])
-        shots.append(
-            replace(
-                _shot(found, place, None),
-                image=data_uri(image),
-                rollout=rollout,
-                gradient=_heated(image, told.gradient[number]),
-            )
+        example = replace(
+            _example(evaluation, index, None),
+            image=data_uri(image),
+            rollout="" if maps.rollout is None else overlaid(image, maps.rollout[number]),
+            gradient=overlaid(image, maps.gradient[number]),
         )
-    return replace(facts, maps=tuple(shots))
-
-
-def _heated(image: UInt8[np.ndarray, "H W 3"], heat: Float32[np.ndarray, "h w"]) -> str:
-    from smallvit.explaining.explain import overlay
-
-    return data_uri(overlay(image, heat))
-
-
-def _temperatures(model: "nn.Module") -> tuple[tuple[float, ...], ...]:
-    from smallvit.explaining.explain import temperatures
-
-    return tuple(tuple(map(float, layer)) for layer in temperatures(model))
+        examples.append(example)
+    return replace(facts, maps=tuple(examples))

@@ -1,16 +1,16 @@
-"""The confusion matrix as it is drawn."""
+"""The confusion matrix as it is drawn, classes that are confused next to each other."""
 
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Int
 
-from smallvit.evaluation.confusions import largest_confusions, order_classes
-from smallvit.evaluation.results import Evaluation
+from smallvit.evaluation.results import Evaluation, largest_confusions
 from smallvit.text import shown
 
-WHOLE = 40
+COMPLETE = 40
 """Most classes of which all are drawn."""
 
 REDUCED = 24
@@ -25,18 +25,18 @@ class Cell(NamedTuple):
     Attributes:
         images: How many.
         level: How dark it is, by the share of the true class; 0 where there are none.
-        told: The same in words.
+        description: The same in words.
         right: Whether it is on the diagonal.
     """
 
     images: int
     level: int
-    told: str
+    description: str
     right: bool
 
 
 class Row(NamedTuple):
-    """A true class: its name, images, cells, and answers that are not drawn."""
+    """A true class: its name, images, cells, and predictions whose columns are not drawn."""
 
     name: str
     support: int
@@ -51,39 +51,39 @@ class Matrix:
     Attributes:
         names: Of the columns.
         rows: In the same order.
-        whole: Whether all classes are there.
+        complete: Whether all classes are drawn.
     """
 
     names: tuple[str, ...]
     rows: tuple[Row, ...]
-    whole: bool
+    complete: bool
 
 
-def draw_matrix(found: Evaluation) -> Matrix:
-    """All classes, or the most confused of many, in an order that shows confusions together."""
-    counts = np.array(found.confusion)
-    whole = len(found.classes) <= WHOLE
-    chosen = list(range(len(found.classes))) if whole else _most_confused(found)
-    places = [chosen[place] for place in order_classes(counts[np.ix_(chosen, chosen)])]
-    names = [shown(found.classes[place]) for place in places]
+def draw_matrix(evaluation: Evaluation) -> Matrix:
+    """All classes, or the most confused of many, confused classes next to each other."""
+    counts = np.array(evaluation.confusion)
+    complete = len(evaluation.classes) <= COMPLETE
+    chosen = list(range(len(evaluation.classes))) if complete else _most_confused(evaluation)
+    order = [chosen[index] for index in order_classes(counts[np.ix_(chosen, chosen)])]
+    names = [shown(evaluation.classes[index]) for index in order]
     rows = []
-    for truth, name in zip(places, names, strict=True):
-        support = found.per_class[truth].support
+    for truth, name in zip(order, names, strict=True):
+        support = evaluation.per_class[truth].support
         cells = []
-        for answer, other in zip(places, names, strict=True):
-            count = int(counts[truth, answer])
-            told = f"{count:,} of {support:,} {name} taken for {other}"
-            cells.append(Cell(count, _level(count, support), told, truth == answer))
+        for predicted, other in zip(order, names, strict=True):
+            count = int(counts[truth, predicted])
+            description = f"{count:,} of {support:,} {name} predicted as {other}"
+            cells.append(Cell(count, _level(count, support), description, truth == predicted))
         rows.append(Row(name, support, tuple(cells), support - sum(cell.images for cell in cells)))
-    return Matrix(tuple(names), tuple(rows), whole)
+    return Matrix(tuple(names), tuple(rows), complete)
 
 
-def _most_confused(found: Evaluation) -> list[int]:
+def _most_confused(evaluation: Evaluation) -> list[int]:
     """Classes of the largest confusions, as many as can be drawn."""
-    number = {name: place for place, name in enumerate(found.classes)}
+    number = {name: index for index, name in enumerate(evaluation.classes)}
     chosen: dict[int, None] = {}
-    for pair in largest_confusions(found, len(found.classes) ** 2):
-        both = {number[pair.truth]: None, number[pair.answer]: None}
+    for pair in largest_confusions(evaluation, len(evaluation.classes) ** 2):
+        both = {number[pair.truth]: None, number[pair.predicted]: None}
         if len(chosen | both) > REDUCED:
             break
         chosen |= both
@@ -91,5 +91,39 @@ def _most_confused(found: Evaluation) -> list[int]:
 
 
 def _level(count: int, support: int) -> int:
-    # The root tells one image from none and few from many.
+    # The square root separates one image from none and few from many.
     return math.ceil(LEVELS * math.sqrt(count / support)) if count else 0
+
+
+def order_classes(confusion: Int[np.ndarray, "K K"]) -> list[int]:
+    """An order of the classes in which those that are confused are next to each other.
+
+    Classes are joined pairwise, the most confused first (average linkage on the share of images
+    that go either way). Each group is a row; two rows are joined at the ends that are confused
+    most. Where nothing is confused the order stays as it is.
+    """
+    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    likeness = np.asarray(shares + shares.T)
+    np.fill_diagonal(likeness, 0)
+    rows = [[index] for index in range(len(confusion))]
+    between = likeness.copy()
+    np.fill_diagonal(between, -1)
+    while len(rows) > 1:
+        first, second = sorted(divmod(int(between.argmax()), len(rows)))
+        if between[first, second] <= 0:
+            break
+        left, right = len(rows[first]), len(rows[second])
+        mixed = (left * between[first] + right * between[second]) / (left + right)
+        rows[first] = _joined(rows[first], rows[second], likeness)
+        between[first], between[:, first] = mixed, mixed
+        between[first, first] = -1
+        between = np.delete(np.delete(between, second, 0), second, 1)
+        del rows[second]
+    return [index for row in rows for index in row]
+
+
+def _joined(left: list[int], right: list[int], likeness: Float64[np.ndarray, "K K"]) -> list[int]:
+    """Two rows as one, reversed where needed so that the ends that meet are most alike."""
+    ways = [(a, b) for a in (left, left[::-1]) for b in (right, right[::-1])]
+    best = max(ways, key=lambda way: likeness[way[0][-1], way[1][0]])
+    return best[0] + best[1]

@@ -1,15 +1,24 @@
-"""What goes with a model's weights: all that is needed to use them, as plain data."""
+"""`Card`: what goes with a model's weights, for runs, predictors and exported files.
+
+Importing this needs no PyTorch.
+"""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from smallvit.data.fit import Fit, check_fit
-from smallvit.sizes import Size
+import numpy as np
+from jaxtyping import Float, Float32, UInt8
+
+from smallvit.data.fit import fit_image
+from smallvit.data.images import Decoded, to_channels
+from smallvit.evaluation import Evaluation
+from smallvit.evaluation.calibration import softmax
+from smallvit.sizes import Fit, Size, check_fit
 
 if TYPE_CHECKING:
-    from smallvit.runs.folder import Run
+    from torch import Tensor
 
 FORMAT = 1
 """Of the cards that are written; older ones are read, newer ones refused."""
@@ -20,20 +29,20 @@ KEY = "smallvit"
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A model's description, in its exported files.
+    """All that is needed to use a model's weights, as plain data.
 
     Attributes:
         classes: Names of the classes, in the order of the logits.
-        image_size: Height and width of the images the model sees.
-        channels: Of these images.
-        fit: How images of other shapes come to that size.
+        image_size: Height and width of the images the model takes.
+        channels: Channels of these images.
+        fit: How images of other shapes are brought to that size.
         mean: What is subtracted from each channel, on a scale of 0 to 1.
         std: What each channel is divided by, on the same scale.
-        temperature: What logits are divided by to give probabilities.
+        temperature: What logits are divided by to give calibrated probabilities.
         model: What builds the model again: name, options, sizes.
         config: The run's config.
-        versions: Of smallvit and torch, when it was exported.
-        facts: What else the run recorded: parameters, steps, counts of images.
+        versions: Of smallvit and torch: those it was exported with, or for a run trained with.
+        facts: What else the run recorded: parameters, steps, numbers of images.
         accuracy: On the test split, with the ends of its interval; None if it is not known.
     """
 
@@ -56,35 +65,40 @@ class Card:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         check_fit(self.fit)
         if not len(self.mean) == len(self.std) == self.channels:
-            raise ValueError(f"mean and std are not of {self.channels} channels each")
+            raise ValueError(
+                f"mean has {len(self.mean)} and std {len(self.std)} numbers: expected one per "
+                f"channel, and there are {self.channels}"
+            )
         if not self.temperature > 0:
             raise ValueError(f"temperature is {self.temperature}: allowed is any number above 0")
 
-    @classmethod
-    def of(cls, run: "Run", accuracy: tuple[float, float, float] | None = None) -> "Card":
-        """The card of a run."""
+    def prepare(self, image: Decoded) -> UInt8[np.ndarray, "h w c"]:
+        """A decoded image in the size and channels of the model.
+
+        Raises:
+            UnreadableError: It has channels that cannot be converted to the model's.
+        """
+        return fit_image(to_channels(image, self.channels), self.image_size, self.fit)
+
+    def normalise(self, images: 'UInt8[Tensor, "B C H W"]') -> 'Float[Tensor, "B C H W"]':
+        """Prepared images as the model takes them, on the device they are on."""
         import torch
 
-        import smallvit
+        from smallvit.augment import normalise
 
-        return cls(
-            classes=run.classes,
-            image_size=run.image_size,
-            channels=run.channels,
-            fit=run.fit,
-            mean=run.mean,
-            std=run.std,
-            temperature=run.temperature,
-            model=run.info["model"],
-            config=run.config.to_dict(),
-            versions={"smallvit": smallvit.__version__, "torch": torch.__version__},
-            facts={
-                "parameters": run.info.get("parameters"),
-                "steps": run.info.get("steps"),
-                "counts": run.info["data"].get("counts", {}),
-            },
-            accuracy=accuracy,
-        )
+        mean, std = (torch.tensor(each, device=images.device) for each in (self.mean, self.std))
+        return normalise(images, mean, std)
+
+    def probabilities(self, logits: Float[np.ndarray, "N K"]) -> Float32[np.ndarray, "N K"]:
+        """Calibrated probabilities of logits."""
+        return softmax(logits, self.temperature).astype(np.float32)
+
+    def measured(self, evaluation: Evaluation | None) -> "Card":
+        """The card with the accuracy of an evaluation, if there is one."""
+        if evaluation is None:
+            return self
+        accuracy = evaluation.accuracy
+        return replace(self, accuracy=(accuracy.value, accuracy.low, accuracy.high))
 
     def to_json(self) -> str:
         """As JSON, in one line."""
@@ -103,26 +117,17 @@ class Card:
         """
         if not text:
             raise ValueError(
-                f"{source} was not exported by smallvit: it says nothing of classes and images"
+                f"{source} was not exported by smallvit: it names no classes and no image size"
             )
         try:
             plain = json.loads(text)
             version = plain.pop("format")
             if version > FORMAT:
-                raise ValueError(f"it has format {version}, and this smallvit reads up to {FORMAT}")
+                raise ValueError(
+                    f"it has format {version}, and this smallvit reads up to {FORMAT}: upgrade "
+                    "smallvit"
+                )
             known = {item.name for item in fields(cls)}
             return cls(**{name: value for name, value in plain.items() if name in known})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the description in {source} cannot be used: {error}") from error
-
-
-def accuracy_of(run: "Run") -> tuple[float, float, float] | None:
-    """A run's accuracy on the test split, with the ends of its interval; None if none was kept."""
-    from smallvit.evaluation import Evaluation
-    from smallvit.runs.folder import EVALUATION
-
-    path = run.folder / EVALUATION
-    if not path.is_file():
-        return None
-    accuracy = Evaluation.from_json(path.read_text(encoding="utf-8"), str(path)).accuracy
-    return accuracy.value, accuracy.low, accuracy.high

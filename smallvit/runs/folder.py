@@ -1,4 +1,4 @@
-"""The run folder: what is left of a training, and all that later steps need."""
+"""The run folder: what a training leaves, and all that later steps need."""
 
 import json
 import os
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from smallvit.data import Dataset
-from smallvit.data.fit import Fit
+from smallvit.evaluation import Evaluation
 from smallvit.files import read_json, read_tensors, write_bytes, write_json
+from smallvit.runs.card import Card
 from smallvit.runs.config import RunConfig, read_changes
 from smallvit.runs.dataset import open_data
 from smallvit.sizes import Size
+from smallvit.text import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +40,7 @@ class Run:
     """A run on disk. `Run.open` reads one.
 
     Attributes:
-        folder: Where it lies.
+        folder: Its folder.
         config: The resolved config.
         info: What else was recorded: versions, command, data, the model's shape, how it ended.
     """
@@ -52,13 +54,13 @@ class Run:
         """Reads a run folder.
 
         Raises:
-            ValueError: It is none, is damaged, or was written by a newer version.
+            ValueError: It is not a run folder, is damaged, or was written by a newer version.
         """
         if isinstance(folder, Run):
             return folder
         path = Path(folder)
         if not (path / INFO).is_file():
-            raise ValueError(f"{path} is no run folder: it has no {INFO}{_near(path)}")
+            raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
         version = info.get("format")
         if type(version) is not int or not 1 <= version <= FORMAT:
@@ -77,21 +79,21 @@ class Run:
         """Makes a new run folder; one that exists and is not empty is never touched.
 
         Raises:
-            ValueError: There is something already.
+            ValueError: The folder exists and is not empty.
             OSError: It cannot be written.
         """
         refuse_taken(folder)
         run = cls(folder, config, {"format": FORMAT, **info})
-        # Made elsewhere and moved: a process that dies here leaves no half of a run in its place.
+        # Written elsewhere and moved: a process that dies here leaves no half of a run.
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as beside:
-            made = Path(beside) / "run"
-            made.mkdir()
-            write_bytes(made / CONFIG, config.to_yaml().encode())
-            write_json(made / INFO, run.info)
+            new = Path(beside) / "run"
+            new.mkdir()
+            write_bytes(new / CONFIG, config.to_yaml().encode())
+            write_json(new / INFO, run.info)
             if folder.exists():
                 folder.rmdir()
-            os.replace(made, folder)
+            os.replace(new, folder)
         return run
 
     def note(self, **values: Any) -> "Run":
@@ -100,46 +102,41 @@ class Run:
         write_json(self.folder / INFO, new.info)
         return new
 
+    @cached_property
+    def card(self) -> Card:
+        """What goes with the weights; the keys of run.json are read here."""
+        info, data = self.info, self.info["data"]
+        return Card(
+            classes=data["classes"],
+            image_size=data["image_size"],
+            channels=data["channels"],
+            fit=data["fit"],
+            mean=info["mean"],
+            std=info["std"],
+            temperature=info.get("temperature", 1.0),
+            model=info["model"],
+            config=self.config.to_dict(),
+            versions={name: info[name] for name in ("smallvit", "torch") if name in info},
+            facts={
+                "parameters": info.get("parameters"),
+                "steps": info.get("steps"),
+                "counts": data.get("counts", {}),
+            },
+        )
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the logits."""
-        return tuple(self.info["data"]["classes"])
+        return self.card.classes
 
     @property
     def image_size(self) -> Size:
         """Height and width of the images the model takes."""
-        height, width = self.info["data"]["image_size"]
-        return height, width
-
-    @property
-    def channels(self) -> int:
-        """Of the images the model takes."""
-        return int(self.info["data"]["channels"])
-
-    @property
-    def fit(self) -> Fit:
-        """How images of other shapes come to that size."""
-        fit: Fit = self.info["data"]["fit"]
-        return fit
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """What is subtracted from each channel, on a scale of 0 to 1."""
-        return tuple(self.info["mean"])
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """What each channel is divided by, on the same scale."""
-        return tuple(self.info["std"])
-
-    @property
-    def temperature(self) -> float:
-        """What logits are divided by to give probabilities that can be trusted."""
-        return float(self.info.get("temperature", 1.0))
+        return self.card.image_size
 
     @property
     def finished(self) -> bool:
-        """Whether the training came to its end."""
+        """Whether the training is finished."""
         return self.info.get("status") == "finished"
 
     def model(self, which: Literal["best", "last"] = "best") -> nn.Module:
@@ -162,10 +159,10 @@ class Run:
         return model.eval()
 
     def dataset(self) -> Dataset:
-        """The data as the run saw it.
+        """The data that the run was trained on.
 
         Raises:
-            ValueError: It is not there any more, or has changed.
+            ValueError: It is gone, or has changed.
         """
         dataset = open_data(self.config.data)
         self.check_data(dataset)
@@ -175,13 +172,28 @@ class Run:
         """Refuses data that is not what the run was trained on, and says what is different."""
         old, new = self.info["data"], dataset.record()
         if old["fingerprint"] != new["fingerprint"]:
-            told = [
+            changes = [
                 f"{name} was {old[name]} and is {new[name]}"
                 for name in ("classes", "counts")
                 if old[name] != new[name]
             ]
-            what = "; ".join(told) or "some images are not the same"
+            what = "; ".join(changes) or "some images are not the same"
             raise ValueError(f"{old['source']} has changed since the run began: {what}")
+
+    def evaluation(self) -> Evaluation | None:
+        """How good the model is on the test split; None if that was not measured.
+
+        Raises:
+            ValueError: The file is damaged, or was written by a newer version.
+        """
+        path = self.folder / EVALUATION
+        if not path.is_file():
+            return None
+        return Evaluation.from_json(path.read_text(encoding="utf-8"), str(path))
+
+    def save_evaluation(self, evaluation: Evaluation) -> None:
+        """Writes what `evaluation` reads."""
+        write_bytes(self.folder / EVALUATION, evaluation.to_json().encode())
 
     def log(self) -> list[dict[str, Any]]:
         """The lines of the log."""
@@ -196,7 +208,7 @@ class Run:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Refuses a place where something lies already."""
+    """Refuses a folder that exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(
             f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
@@ -205,7 +217,7 @@ def refuse_taken(folder: Path) -> None:
 
 
 def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
-    """The first of runs/<data>-<model>-<n> that is not taken."""
+    """The first of runs/<data>-<model>-<n> that does not exist."""
     words = [re.sub(r"[^\w.]+", "-", text).strip("-.") or "data" for text in (source, model)]
     stem = "-".join([words[0].removesuffix(".npz").removesuffix(".csv"), words[1]])
     number = 1
@@ -215,9 +227,7 @@ def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
 
 
 def _near(path: Path) -> str:
-    """Runs that lie where one was looked for."""
-    place = path if path.is_dir() else path.parent
-    runs = sorted(item.parent.name for item in place.glob(f"*/{INFO}"))
-    if not runs:
-        return ""
-    return f"; in {place} there are {', '.join(runs[:5])}{' and more' if len(runs) > 5 else ''}"
+    """Names the runs in or beside a folder that is not one."""
+    folder = path if path.is_dir() else path.parent
+    runs = sorted(item.parent.name for item in folder.glob(f"*/{INFO}"))
+    return f"; in {folder} there are {some(runs, 5)}" if runs else ""

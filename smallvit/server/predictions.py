@@ -46,7 +46,7 @@ def predict_file(
     started = time.perf_counter()
     try:
         image = decode(data, pixels)
-        prepared = predictor.prepare(image)
+        prepared = predictor.card.prepare(image)
     except NoImageError as error:
         raise RefusedError(415, f"This is not an image that can be read: {error}.") from error
     except TooManyPixelsError as error:
@@ -55,7 +55,8 @@ def predict_file(
         raise RefusedError(422, f"The image cannot be read: {error}.") from error
     except MemoryError:
         raise RefusedError(413, "There is not enough memory for an image so large.") from None
-    probabilities = predictor.probabilities(predictor.ask(prepared[None]))[0]
+    logits = predictor.logits_of_prepared(prepared[None])
+    probabilities = predictor.card.probabilities(logits)[0]
     order = np.argsort(-probabilities, kind="stable")[:top]
     map_ = None
     if explain and predictor.model is not None:
@@ -79,14 +80,12 @@ def _map(
     """Where the model looked or, without attention, what supports its prediction."""
     import torch
 
-    from smallvit.augment import normalise
     from smallvit.explaining.explain import explain, look, scaled
     from smallvit.explaining.overlays import overlay
 
     device = next(model.parameters()).device
     batch = torch.from_numpy(prepared.copy()).permute(2, 0, 1)[None].to(device)
-    mean, std = (torch.tensor(v, device=device) for v in (predictor.card.mean, predictor.card.std))
-    images = normalise(batch, mean, std)
+    images = predictor.card.normalise(batch)
     try:
         shares = look(model, images).shares
         kind = "gradient" if shares is None else "attention"

@@ -7,10 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from smallvit.evaluation.intervals import wilson
-from smallvit.evaluation.results import Evaluation
+from smallvit.evaluation import Evaluation, pooled
 from smallvit.files import write_json
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import EVALUATION, Run, new_folder
@@ -75,20 +72,16 @@ def summarise(folder: Path) -> dict[str, Any]:
     results = [Evaluation.from_json(path.read_text(encoding="utf-8")) for path in paths]
     if not results:
         raise ValueError(f"{folder} holds no finished fold")
-    hits = sum(round(result.accuracy.value * result.count) for result in results)
-    total = sum(result.count for result in results)
-    low, high = wilson(np.array(hits), np.array(total))
+    together = pooled(results)
     summary: dict[str, Any] = {
         "folder": str(folder),
         "folds": len(results),
-        "tested": total,
-        "accuracy": {"value": hits / total, "low": float(low), "high": float(high)},
+        "tested": together.images,
+        "accuracy": vars(together.accuracy),
     }
-    for name in ("accuracy", "precision", "recall", "f1"):
-        values = [getattr(result, name).value for result in results]
-        summary[f"{name}_by_fold"] = values
-        summary[f"{name}_mean"] = float(np.mean(values))
-        summary[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    for name, folds in together.metrics.items():
+        summary[f"{name}_by_fold"] = list(folds.values)
+        summary[f"{name}_mean"], summary[f"{name}_std"] = folds.mean, folds.std
     write_json(folder / FOLDS, summary)
     return summary
 

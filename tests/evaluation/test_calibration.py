@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smallvit.evaluation.calibration import HIGHEST, LOWEST, fit_temperature, softmax
+from smallvit.evaluation.calibration import (
+    HIGHEST,
+    LOWEST,
+    fit_temperature,
+    flip_average,
+    softmax,
+)
 
 
 def losses_at(logits: np.ndarray, labels: np.ndarray, temperatures: np.ndarray) -> np.ndarray:
@@ -88,7 +94,7 @@ def test_single_precision_is_fine() -> None:
         (np.array([[0.0, np.inf]]), np.array([0]), "1 of 1 images have logits that are not fin"),
         (np.zeros((2, 3)), np.array([0]), "there are 1 labels and 2 rows of logits"),
         (np.zeros((2, 3)), np.array([0, 3]), "a label is 3: with 3 classes, 0 to 2 are allowed"),
-        (np.zeros((0, 3)), np.zeros(0, int), "expected one label an image"),
+        (np.zeros((0, 3)), np.zeros(0, int), "expected one label per image"),
     ],
 )
 def test_bad_input(logits: np.ndarray, labels: np.ndarray, sentence: str) -> None:
@@ -100,3 +106,24 @@ def test_bad_input(logits: np.ndarray, labels: np.ndarray, sentence: str) -> Non
 def test_temperatures_are_positive(temperature: float) -> None:
     with pytest.raises(ValueError, match=r"temperature is .*: allowed is any number above 0"):
         softmax(np.zeros((1, 2)), temperature)
+
+
+def test_flip_average_is_the_mean_of_both_probabilities_and_finite() -> None:
+    images = np.array([[[0, 10, 20]], [[1, 1, 9]]], np.uint8)
+    logits = {
+        0: [3.0, -2000.0, 0.0],
+        20: [1.0, -900.0, 0.0],
+        1: [0.0, 1.0, 2.0],
+        9: [0.0, 0.0, 0.0],
+    }
+
+    def model(pixels: np.ndarray) -> np.ndarray:
+        return np.array([logits[int(image[0, 0])] for image in pixels], np.float32)
+
+    averaged = flip_average(model, images, axis=2)
+    assert averaged.dtype == np.float32
+    assert np.isfinite(averaged).all()
+    expected = (softmax(model(images)) + softmax(model(images[:, :, ::-1]))) / 2
+    np.testing.assert_allclose(np.exp(averaged.astype(np.float64)), expected, rtol=1e-5)
+    # The smaller of the two is lost in the sum, and the larger one halved.
+    assert averaged[0, 1] == pytest.approx(-900 - np.log(2 * (1 + np.e)), rel=1e-6)

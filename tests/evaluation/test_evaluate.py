@@ -66,6 +66,16 @@ def test_a_run_on_its_own_data(run: Run) -> None:
         evaluate(run, split="validation", device="cpu")
 
 
+def test_what_is_kept_in_the_run_folder(run: Run, tmp_path: Path) -> None:
+    other = draw(tmp_path / "other", ("elm", "oak"), 2, seed=1)
+    evaluate(run, device="cpu")
+    evaluate(run, split="val", device="cpu", save=True)
+    evaluate(run, flip=True, device="cpu", save=True)
+    evaluate(run, other, device="cpu", save=True)
+    assert run.evaluation() is None
+    assert evaluate(run, device="cpu", save=True) == run.evaluation()
+
+
 def counts(evaluation: Evaluation) -> tuple[str, int]:
     return evaluation.split, evaluation.count
 

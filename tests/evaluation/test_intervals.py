@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from smallvit.evaluation import Estimate
 from smallvit.evaluation.intervals import bootstrap, proportion, wilson
-from smallvit.evaluation.metrics import estimates
+from smallvit.evaluation.metrics import METRICS, estimates
 
 
 def roots(successes: int, count: int) -> list[float]:
@@ -56,8 +56,7 @@ def test_wilson_of_nothing_says_nothing_and_rows_are_independent() -> None:
 
 
 def test_proportion() -> None:
-    hits = np.arange(200) < 175
-    estimate = proportion(hits)
+    estimate = proportion(175, 200)
     assert estimate.value == 0.875
     assert estimate.percent == "87.5 % (82.2–91.4)"
 
@@ -72,8 +71,8 @@ def test_bootstrap_of_a_mean_agrees_with_its_normal_interval() -> None:
 
 
 def test_bootstrap_is_a_function_of_its_seed() -> None:
-    truth, answers = np.arange(60) % 4, np.arange(60) * 7 % 5 % 4
-    same = [estimates(truth, answers, 4, seed=seed, replicates=100) for seed in (0, 0, 1)]
+    truth, predicted = np.arange(60) % 4, np.eye(4)[np.arange(60) * 7 % 5 % 4]
+    same = [estimates(truth, predicted, seed=seed, replicates=100) for seed in (0, 0, 1)]
     assert same[0] == same[1] != same[2]
 
 
@@ -81,7 +80,7 @@ def test_an_interval_holds_its_value() -> None:
     random = np.random.default_rng(0)
     probabilities = random.dirichlet([1.0] * 8, size=40)
     truth = np.array([random.choice(8, p=row) for row in probabilities])
-    for name, estimate in estimates(truth, probabilities, 8, replicates=100).items():
+    for name, estimate in estimates(truth, probabilities, replicates=100).items():
         assert estimate.low <= estimate.value <= estimate.high, name
         assert estimate.low < estimate.high, name
 
@@ -89,10 +88,13 @@ def test_an_interval_holds_its_value() -> None:
 @pytest.mark.parametrize("right", [True, False])
 def test_a_small_test_without_a_mistake_proves_little(right: bool) -> None:
     truth = np.arange(12) % 3
-    found = estimates(truth, truth if right else (truth + 1) % 3, 3, replicates=20)
+    predicted = truth if right else (truth + 1) % 3
+    found = estimates(truth, np.eye(3)[predicted], replicates=20)
     accuracy = found["accuracy"]
     assert (accuracy.high - accuracy.low) > 0.2
-    for estimate in found.values():
+    of_classes = [found[name] for name in found if not METRICS[name].uses_confidence]
+    assert len(of_classes) == 8
+    for estimate in of_classes:
         assert (estimate.low, estimate.high) == (accuracy.low, accuracy.high)
         assert estimate.value == (1 if right else 0)
 
@@ -104,17 +106,17 @@ def test_intervals_hold_the_truth_as_often_as_they_say(trials: int, lowest: floa
     """Test sets of 150 images from one confusion matrix."""
     shares = np.array([[0.40, 0.06, 0.04], [0.05, 0.22, 0.03], [0.04, 0.04, 0.12]])
     random = np.random.default_rng(11)
-    hits, support, answered = np.diagonal(shares), shares.sum(1), shares.sum(0)
+    hits, support, predicted = np.diagonal(shares), shares.sum(1), shares.sum(0)
     truth = {
-        "f1": np.mean(2 * hits / (support + answered)),
-        "precision": np.mean(hits / answered),
+        "f1": np.mean(2 * hits / (support + predicted)),
+        "precision": np.mean(hits / predicted),
         "recall": np.mean(hits / support),
         "accuracy": hits.sum(),
     }
     held = dict.fromkeys(truth, 0)
     for trial in range(trials):
         cells = random.choice(9, size=150, p=shares.ravel())
-        found = estimates(cells // 3, cells % 3, 3, replicates=200, seed=trial)
+        found = estimates(cells // 3, np.eye(3)[cells % 3], replicates=200, seed=trial)
         for name, value in truth.items():
             held[name] += found[name].low <= value <= found[name].high
     # Three standard deviations below 93 %, which is what 200 draws from so few images reach.

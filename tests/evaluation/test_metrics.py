@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
+from smallvit.evaluation.calibration import calibration_error, reliability
+from smallvit.evaluation.checks import check_labels
 from smallvit.evaluation.metrics import (
     Tally,
     averages,
-    check_labels,
     class_scores,
     confusion_matrix,
     estimates,
     log_loss,
     ranked_within,
-    reliability,
     sample_losses,
     tally,
 )
@@ -82,7 +82,7 @@ def test_as_scikit_learn(case: tuple[np.ndarray, np.ndarray]) -> None:
     predicted = probabilities.argmax(1)
     found = {
         name: estimate.value
-        for name, estimate in estimates(truth, probabilities, len(classes), replicates=2).items()
+        for name, estimate in estimates(truth, probabilities, replicates=2).items()
     }
     expected = {
         "accuracy": sk.accuracy_score(truth, predicted),
@@ -147,17 +147,9 @@ def test_any_labels_as_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     assert all(0 <= value <= 1 + 1e-12 for value in found.values())
 
 
-def test_labels_alone_give_all_that_needs_no_probabilities() -> None:
-    truth, probabilities = sample(200, 8)
-    full = estimates(truth, probabilities, 8, replicates=50)
-    plain = estimates(truth, probabilities.argmax(1), 8, replicates=50)
-    assert set(full) - set(plain) == {"top5", "log_loss", "ece"}
-    assert plain.items() <= full.items()
-
-
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 99))
-def test_top_k_has_k_classes_and_begins_with_the_answer(k: int, seed: int) -> None:
+def test_top_k_has_k_classes_and_begins_with_the_prediction(k: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     probabilities = random.multinomial(9, [0.1] * 10, size=20) / 9  # full of equals
     within = np.array([ranked_within(probabilities, np.full(20, label), k) for label in range(10)])
@@ -168,27 +160,27 @@ def test_top_k_has_k_classes_and_begins_with_the_answer(k: int, seed: int) -> No
 def test_reliability_as_scikit_learn() -> None:
     truth, probabilities = sample(300, 3)
     confidence, correct = probabilities.max(1), truth == probabilities.argmax(1)
-    table = reliability(confidence, correct)
+    bins = reliability(confidence, correct)
     shares, means = calibration_curve(correct, confidence, n_bins=15)
-    filled = table.samples > 0
-    assert not filled.all()
-    np.testing.assert_allclose(table.accuracy[filled], shares, rtol=1e-12)
-    np.testing.assert_allclose(table.confidence[filled], means, rtol=1e-12)
-    assert table.samples.sum() == 300
-    assert not table.accuracy[~filled].any()
-    expected = estimates(truth, probabilities, 3, replicates=2)["ece"].value
-    assert table.error == pytest.approx(expected, rel=1e-12)
+    filled = [each for each in bins if each.samples]
+    assert len(filled) < len(bins) == 15
+    np.testing.assert_allclose([each.accuracy for each in filled], shares, rtol=1e-12)
+    np.testing.assert_allclose([each.confidence for each in filled], means, rtol=1e-12)
+    assert sum(each.samples for each in filled) == 300
+    assert not any(each.accuracy for each in bins if not each.samples)
+    expected = estimates(truth, probabilities, replicates=2)["ece"].value
+    assert calibration_error(bins) == pytest.approx(expected, rel=1e-12)
 
 
 def test_edges_belong_to_the_bin_below() -> None:
-    table = reliability(np.array([0.0, 1 / 15, 1.0]), np.array([False, True, True]))
-    assert table.samples[[0, 14]].tolist() == [2, 1]
+    bins = reliability(np.array([0.0, 1 / 15, 1.0]), np.array([False, True, True]))
+    assert (bins[0].samples, bins[14].samples) == (2, 1)
 
 
-def test_a_calibrated_answer_has_no_error_and_a_sure_wrong_one_all_of_it() -> None:
+def test_a_calibrated_prediction_has_no_error_and_a_sure_wrong_one_all_of_it() -> None:
     half = np.array([True, False])
-    assert reliability(np.array([0.5, 0.5]), half).error == 0
-    assert reliability(np.ones(4), np.zeros(4, bool)).error == 1
+    assert calibration_error(reliability(np.array([0.5, 0.5]), half)) == 0
+    assert calibration_error(reliability(np.ones(4), np.zeros(4, bool))) == 1
 
 
 @settings(deadline=None)
@@ -212,25 +204,36 @@ GOOD = np.full((3, 2), 0.5)
 
 
 @pytest.mark.parametrize(
-    ("truth", "answers", "sentence"),
+    ("truth", "probabilities", "sentence"),
     [
-        (np.zeros(3, int), np.zeros(4, int), "there are 3 true labels and 4 predicted labels"),
         (np.zeros(4, int), GOOD, "there are 4 true labels and 3 rows of probabilities"),
         (np.array([0, 1, 2]), GOOD, "a true label is 2: with 2 classes, 0 to 1 are allowed"),
         (np.array([0, -1, 1]), GOOD, "a true label is -1: with 2 classes"),
-        (np.zeros(3, int), np.array([0, 1, 7]), "a predicted label is 7: with 2 classes"),
-        (np.zeros(0, int), np.zeros(0, int), r"expected one true label an image.*\(0,\)"),
+        (np.zeros(0, int), GOOD, r"expected one true label per image.*\(0,\)"),
+        (np.zeros(3, int), GOOD[0], r"expected probabilities as .*\(2,\)"),
         (np.zeros(3, int), GOOD * np.nan, "3 of 3 images have probabilities that are not finite"),
         (np.zeros(3, int), GOOD * 2, "sum to 2: none may be negative.*softmax logits first"),
-        (np.zeros(3, int), GOOD + np.array([-1, 1]), "at place 0 go down to -0.5"),
-        (np.zeros(3, int), np.full((3, 4), 0.25), "4 probabilities an image, and 2 classes"),
+        (np.zeros(3, int), GOOD + np.array([-1, 1]), "at index 0 go down to -0.5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    truth: np.ndarray, answers: np.ndarray, sentence: str
+@pytest.mark.parametrize("function", [estimates, lambda truth, rows: log_loss(rows, truth)])
+def test_probabilities_that_cannot_be_measured(
+    function: Callable, truth: np.ndarray, probabilities: np.ndarray, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        estimates(truth, answers, 2)
+        function(truth, probabilities)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "sentence"),
+    [
+        (np.zeros(4, int), "there are 3 true labels and 4 predicted"),
+        (np.array([0, 1, 7]), "a predicted label is 7: with 2 classes"),
+    ],
+)
+def test_predictions_that_cannot_be_counted(predicted: np.ndarray, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        confusion_matrix(np.zeros(3, int), predicted, 2)
 
 
 def test_labels_are_whole_numbers() -> None:

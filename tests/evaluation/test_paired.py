@@ -9,11 +9,11 @@ from smallvit.evaluation.paired import compare, holm, mcnemar, same_images
 
 
 def evaluation(right: np.ndarray, names: tuple[str, ...] | None = None) -> Evaluation:
-    """Of two classes, with right answers where asked for."""
+    """Of two classes, right where requested."""
     labels = np.arange(len(right)) % 2
-    answers = np.where(right, labels, 1 - labels)
+    predicted = np.where(right, labels, 1 - labels)
     titles = names or tuple(f"{number}.png" for number in range(len(right)))
-    logits = np.eye(2)[answers].astype(np.float32)
+    logits = np.eye(2)[predicted].astype(np.float32)
     return measure(logits, labels, ("no", "yes"), split="test", names=titles, replicates=10)
 
 
@@ -54,7 +54,7 @@ def test_other_images_are_refused() -> None:
     right = np.ones(4, bool)
     other = evaluation(right, ("a", "b", "c", "d"))
     assert not same_images(evaluation(right), other)
-    with pytest.raises(ValueError, match="answers to the same images"):
+    with pytest.raises(ValueError, match="predictions for the same images"):
         compare(evaluation(right), other)
 
 

@@ -278,13 +278,21 @@ def test_frozen_models_half_precision_and_targets():
     assert half.rollout.dtype == half.gradient.dtype == half.logits.dtype == np.float32
 
 
+def test_a_model_in_training_is_explained_in_evaluation_mode():
+    model = shrunk("cct_2_3x2", dropout=0.5)
+    images = make_images(model)
+    maps = explain(model.train(), images)
+    assert all(part.training for part in model.modules())
+    expected = explain(model.eval(), images)
+    for name in ("rollout", "gradient", "logits"):
+        np.testing.assert_array_equal(getattr(maps, name), getattr(expected, name))
+
+
 def test_refusals():
     model = shrunk("cct_2_3x2")
     images = make_images(model)
-    with pytest.raises(ValueError, match=r"training mode.*model\.eval"):
-        explain(model.train(), images)
-    with pytest.raises(ValueError, match="target is 3: give one class from 0 to 2"):
-        explain(model.eval(), images, 3)
+    with pytest.raises(ValueError, match="target is 3: expected one class from 0 to 2"):
+        explain(model, images, 3)
     with pytest.raises(ValueError, match=r"target is \[0\]: .*each of the 2 images"):
         explain(model, images, [0])
     with pytest.raises(ValueError, match="a Linear has no forward_features"):

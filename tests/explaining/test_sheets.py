@@ -13,6 +13,7 @@ from smallvit.cli import app
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.measure import logits_of
 from smallvit.explaining.sheets import explain_files
+from smallvit.inference import predict
 from smallvit.models import create_model
 from smallvit.runs import Run, RunConfig
 
@@ -48,42 +49,71 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-def ask(*args: object):
+def invoke(*args: object):
     return CliRunner().invoke(app, ["explain", *map(str, args)])
 
 
 def test_sheets(tmp_path: Path, images: Path) -> None:
     run, out = make_run(tmp_path / "run"), tmp_path / "out"
-    found = list(explain_files(run, [images, images / "more"], out, device="cpu"))
-    assert [each.path.name for each in found] == ["empty.jpg", "one.png", "one.png"]
-    bad, one, grey = found
+    bad, grey, one = explain_files(run, images, out, device="cpu")
+    assert [each.path for each in (bad, grey, one)] == [
+        images / "empty.jpg",
+        images / "more" / "one.png",
+        images / "one.png",
+    ]
     assert bad.error == "the file is empty"
     assert bad.sheet is None
-    assert one.sheet == out / "one-explained.png"
-    assert grey.sheet == out / "one-2-explained.png"
+    assert grey.sheet == out / "one-explained.png"
+    assert one.sheet == out / "one-2-explained.png"
 
     pixels = np.asarray(Image.open(images / "one.png"))
     logits = logits_of(
-        run.model(), pixels.transpose(2, 0, 1)[None], mean=run.mean, std=run.std, device="cpu"
+        run.model(),
+        pixels.transpose(2, 0, 1)[None],
+        mean=run.card.mean,
+        std=run.card.std,
+        device="cpu",
     )
-    chances = softmax(logits, 0.5)[0]
-    assert one.answer == CLASSES[chances.argmax()]
-    assert one.probability == pytest.approx(chances.max(), abs=1e-4)
+    probabilities = softmax(logits, 0.5)[0]
+    assert one.predicted == CLASSES[probabilities.argmax()]
+    assert one.probability == pytest.approx(probabilities.max(), abs=1e-4)
 
     sheet = np.asarray(Image.open(one.sheet))
     large = pixels.repeat(8, 0).repeat(8, 1)
-    places = np.argwhere((sheet == large[0, 0]).all(2))
-    shown = [sheet[r : r + 128, c : c + 192] for r, c in places]
+    corners = np.argwhere((sheet == large[0, 0]).all(2))
+    shown = [sheet[r : r + 128, c : c + 192] for r, c in corners]
     assert any(s.shape == large.shape and (s == large).all() for s in shown)  # as the model sees it
     # Three tiles above and two heads below, all of one size.
     assert sheet.shape[1] == 3 * (192 + 12) + 12
     assert sheet.shape[0] > 2 * 128
 
 
+def test_explain_and_predict_see_the_same_files(tmp_path: Path, images: Path) -> None:
+    """Nested, hidden, linked and unreadable ones, folders, patterns and files that are gone."""
+    run = make_run(tmp_path / "run")
+    image = images / "one.png"
+    for name in ("more/deep/a.PNG", "more/.hidden.png", ".cache/b.png", "z.webp.png"):
+        (images / name).parent.mkdir(parents=True, exist_ok=True)
+        (images / name).write_bytes(image.read_bytes())
+    (images / "notes.txt").touch()
+    (images / "more" / "back").symlink_to(images)
+    (tmp_path / "nothing").mkdir()
+    paths = [images, images / "*.png", images / "gone.png", tmp_path / "nothing", "no*such"]
+    explained = list(explain_files(run, paths, tmp_path / "out", device="cpu"))
+    rows = list(predict(run, paths, device="cpu"))
+    assert [(str(each.path), each.error, each.predicted) for each in explained] == [
+        (row.path, row.error, "".join(row.classes[:1])) for row in rows
+    ]
+    assert [Path(row.path).relative_to(images) for row in rows[:5]] == [
+        *map(Path, ("empty.jpg", "more/deep/a.PNG", "more/one.png", "one.png", "z.webp.png"))
+    ]
+    assert len(rows) == 5 + 2 + 3
+
+
 def test_command(tmp_path: Path, images: Path) -> None:
     run, out = make_run(tmp_path / "run").folder, tmp_path / "out"
     files = images / "one.png", images / "empty.jpg", images / "gone.png"
-    done = ask(run, *files, "--out", out, "--device", "cpu", "--class", "oak")
+    done = invoke(run, *files, "--out", out, "--device", "cpu", "--class", "oak")
     assert done.exit_code == 0, done.output
     assert "a token sees 13×13 of 16×24 pixels" in done.stdout
     assert "one.png: " in done.stdout
@@ -92,8 +122,8 @@ def test_command(tmp_path: Path, images: Path) -> None:
     assert "gone.png: No such file" in done.stderr
     assert [path.name for path in out.iterdir()] == ["one-explained.png"]
 
-    done = ask(run, files[1], "--out", out, "--device", "cpu")
+    done = invoke(run, files[1], "--out", out, "--device", "cpu")
     assert done.exit_code == 2
     assert "no image could be read" in done.stderr
-    done = ask(run, files[0], "--out", out, "--class", "fir")
+    done = invoke(run, files[0], "--out", out, "--class", "fir")
     assert "class is 'fir': run knows ash" in str(done.exception)

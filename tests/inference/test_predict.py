@@ -1,4 +1,4 @@
-"""Images to rows: the same answers as evaluate, in order, whatever the files are."""
+"""Images to rows: the same predictions as evaluate, in order, whatever the files are."""
 
 import csv
 import itertools
@@ -18,8 +18,9 @@ from smallvit.cli import app, main
 from smallvit.data import load_data, read_image
 from smallvit.data.images import UnreadableError
 from smallvit.evaluation import logits_of
-from smallvit.inference import Predictor, Row, predict, write_rows
-from smallvit.inference.predictor import read_card
+from smallvit.formats import format_of
+from smallvit.inference import COLUMNS, Column, Predictor, Row, predict, write_rows
+from smallvit.inference.rows import line
 from smallvit.runs import Run
 from tests.untrained import CLASSES, mutated, photo, save_photos, untrained
 
@@ -39,7 +40,7 @@ def predictor(run: Run) -> Predictor:
     return Predictor.open(run.folder, "cpu")
 
 
-def test_the_answers_are_those_of_the_cached_path(
+def test_the_predictions_are_those_of_the_cached_path(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SMALLVIT_CACHE", str(tmp_path / "cache"))
@@ -53,22 +54,21 @@ def test_the_answers_are_those_of_the_cached_path(
         images = [read_image(file) for file in files]
         for flip in (False, True):
             expected = logits_of(
-                run.model(), data.pixels("train"), mean=run.mean, std=run.std, flip=flip
+                run.model(), data.pixels("train"), mean=run.card.mean, std=run.card.std, flip=flip
             )
             np.testing.assert_allclose(
                 predictor.logits(images, flip=flip), expected, rtol=1e-4, atol=2e-5
             )
-        scaled = np.exp(expected / run.temperature)
+        scaled = np.exp(expected / run.card.temperature)
         shares = predictor.predict(images, flip=True)
         np.testing.assert_allclose(shares, scaled / scaled.sum(1, keepdims=True), atol=1e-5)
         assert len(set(shares.argmax(1))) > 1
         assert shares.dtype == np.float32
 
 
-def test_what_a_predictor_tells(predictor: Predictor, run: Run) -> None:
+def test_what_a_predictor_holds(predictor: Predictor, run: Run) -> None:
     assert predictor.classes == CLASSES
-    assert predictor.image_size == run.image_size
-    assert predictor.channels == 3
+    assert predictor.card == run.card
     assert predictor.predict([]).shape == (0, 4)
     assert Predictor.open(predictor) is predictor
     grey = np.full((9, 7, 1), 40, np.uint8)
@@ -154,13 +154,13 @@ def test_bad_arguments_are_refused_at_once(run: Run, tmp_path: Path) -> None:
         predict(run, [], batch_size=0)
     with pytest.raises(ValueError, match="device is 'tpu': this machine has"):
         predict(run, [], device="tpu")
-    for name, said in (("gone.onnx", "is not there"), ("gone", "is no run folder")):
-        with pytest.raises(ValueError, match=said):
+    for name, message in (("gone.onnx", "does not exist"), ("gone", "is not a run folder")):
+        with pytest.raises(ValueError, match=message):
             Predictor.open(tmp_path / name)
     for name in ("a.txt", "a.onnx", "a.pt2", "a.safetensors"):
         (tmp_path / name).write_bytes(b"nothing of the kind")
-        said = "is none of them" if name == "a.txt" else "is damaged or no"
-        with pytest.raises(ValueError, match=said):
+        message = "is not a model" if name == "a.txt" else "is damaged or not an? "
+        with pytest.raises(ValueError, match=message):
             Predictor.open(tmp_path / name)
 
 
@@ -175,7 +175,7 @@ def test_no_file_appears_when_rows_fail_on_the_way(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match=r"out\.xls has no known format: name it \.csv"):
         write_rows([], tmp_path / "out.xls", top=1)
-    with pytest.raises(OSError, match="lies in a folder that is not there"):
+    with pytest.raises(OSError, match="is in a folder that does not exist"):
         write_rows([], tmp_path / "no" / "out.csv", top=1)
 
 
@@ -218,6 +218,43 @@ def test_json_and_parquet(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "none.parquet").num_rows == 0
 
 
+def test_a_column_is_one_row_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow import parquet, types
+
+    monkeypatch.setattr(
+        "smallvit.inference.rows.COLUMNS",
+        [
+            *COLUMNS,
+            Column(name="shift", type=int, value=lambda row: -len(row.path)),
+            Column(
+                name="odds",
+                type=float,
+                value=lambda row: [p / (1 - p + 1e-3) for p in row.probabilities],
+                ranked=True,
+                text="{:.1f} to 1".format,
+            ),
+        ],
+    )
+    for kind in ("csv", "json", "jsonl", "parquet"):
+        write_rows(iter(ROWS), tmp_path / f"out.{kind}", top=2)
+    with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0])[2:6] == ["shift", "class_1", "probability_1", "odds_1"]
+    assert (table[0]["shift"], table[0]["odds_1"]) == ("-8", "2.988048")
+    assert (table[2]["shift"], table[2]["odds_1"]) == ("-5", "")
+    expected = {"class": "=elm", "probability": 0.75, "odds": 2.988048}
+    array = json.loads((tmp_path / "out.json").read_text())
+    lines = [json.loads(text) for text in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert array == lines
+    assert (array[0]["shift"], array[0]["predictions"][0]) == (-8, expected)
+    columns = parquet.read_table(tmp_path / "out.parquet")
+    assert types.is_int64(columns.schema.field("shift").type)
+    assert types.is_float32(columns.schema.field("odds_2").type)
+    assert columns["shift"].to_pylist() == [-8, -20, -5]
+    assert line(ROWS[0]) == "=1+1.png\t-8\t=elm 75.0 % 3.0 to 1\t-1 25.0 % 0.3 to 1"
+    assert line(ROWS[2]) == "\\xff.png\terror: the file is empty\t-5"
+
+
 # As errors the decoders' warnings would end most attempts before anything could go wrong.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
@@ -237,8 +274,8 @@ def test_the_command(run: Run, photos: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.jpg"
     broken.touch()
     out = tmp_path / "out.csv"
-    given = ["predict", run.folder, photos / "ash", broken, "-o", out, "--top", 9, "--flip"]
-    done = CliRunner().invoke(app, [str(word) for word in given])
+    words = ["predict", run.folder, photos / "ash", broken, "-o", out, "--top", 9, "--flip"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [f"wrote 7 rows to {out}", "1 of 7 could not be predicted"]
     assert "class_4" in out.read_text()
@@ -276,8 +313,9 @@ def test_info_of_a_run(run: Run) -> None:
     assert lines["accuracy"] == "not measured"
     assert lines["temperature"] == "1.7"
     assert lines["steps"] == "7"
+    weights = format_of(run.folder / "weights.safetensors").code
     with pytest.raises(ValueError, match="was not exported by smallvit"):
-        read_card(run.folder / "weights.safetensors")
+        weights.read_card(run.folder / "weights.safetensors")
 
 
 def test_sixteen_bit_turned_and_transparent_files(predictor: Predictor, tmp_path: Path) -> None:

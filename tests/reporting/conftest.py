@@ -1,4 +1,4 @@
-"""Small trained runs, one a session, and a reader of pages."""
+"""Small trained runs, one of each per session, and a reader of pages."""
 
 import csv
 import re
@@ -69,7 +69,7 @@ class Page(HTMLParser):
 
     @property
     def metrics(self) -> dict[str, list[float]]:
-        """Value, low and high of each headline number."""
+        """Value, low and high of each metric."""
         rows = ((attributes.get("data-metric"), values) for attributes, _, values in self.rows)
         return {name: values for name, values in rows if name}
 
@@ -107,7 +107,7 @@ def write_csv(folder: Path, names: tuple[str, ...], each: int) -> Path:
         table.writerow(["path", "label", "split"])
         for label, name in enumerate(names):
             for number in range(3 * each):
-                # A slash makes a folder of what stands before it.
+                # A slash makes a folder of what is before it.
                 place = Path(f"{label}") / f"{name[:60]}{number}.png"
                 (folder / place).parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(draw(1000 * label + number, label, 80)).save(folder / place)

@@ -56,9 +56,9 @@ def test_the_policy_stops_what_the_page_does_not_hold(
     browser.get_log("browser")
     show(browser, page)
     assert browser.execute_script("return window.ran") is None
-    told = " ".join(entry["message"] for entry in browser.get_log("browser"))
-    assert "script-src" in told
-    assert "img-src" in told
+    messages = " ".join(entry["message"] for entry in browser.get_log("browser"))
+    assert "script-src" in messages
+    assert "img-src" in messages
 
 
 @pytest.mark.parametrize("name", ["plain", "nasty", "both"])

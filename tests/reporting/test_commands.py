@@ -31,13 +31,8 @@ def folder(run: Run, tmp_path: Path) -> Path:
 def test_evaluate(folder: Path) -> None:
     before = sorted(folder.iterdir())
     expected = evaluate(folder, device="cpu")
-    told = invoke("evaluate", folder, "--device", "cpu")
-    assert f"accuracy   {expected.accuracy.percent}" in told
-    assert f"ECE        {expected.ece.percent}" in told
-    worst = min(expected.per_class, key=lambda row: row.recall.value)
-    assert f"worst classes (recall)\n  {worst.recall.percent}" in told
-    assert "largest confusions\n  " in told
-    assert " taken for " in told
+    printed = invoke("evaluate", folder, "--device", "cpu")
+    assert printed == expected.describe() + "\n"
     kept = (folder / "evaluation.json").read_text()
     assert Evaluation.from_json(kept) == expected
     assert sorted(folder.iterdir()) == sorted([*before, folder / "evaluation.json"])
@@ -49,10 +44,10 @@ def test_evaluate_writes_nothing_else(folder: Path, tmp_path: Path) -> None:
     found = json.loads(invoke("evaluate", folder, other, "--json", "-", "--device", "cpu"))
     assert (found["split"], found["count"]) == ("test", 12)
     out = tmp_path / "numbers.json"
-    told = invoke("evaluate", folder, "--split", "val", "--json", out, "--device", "cpu")
-    assert told.startswith("val: 18 images of 3 classes")
+    printed = invoke("evaluate", folder, "--split", "val", "--json", out, "--device", "cpu")
+    assert printed.startswith("val: 18 images of 3 classes")
     assert Evaluation.from_json(out.read_text()) == evaluate(folder, split="val", device="cpu")
-    told = invoke("evaluate", folder, "--flip", "--json", out, "--device", "cpu")
+    invoke("evaluate", folder, "--flip", "--json", out, "--device", "cpu")
     assert Evaluation.from_json(out.read_text()).flip
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -71,5 +66,5 @@ def test_report(folder: Path, tmp_path: Path) -> None:
 
 def test_bad_requests_are_sentences(tmp_path: Path) -> None:
     for command in ("evaluate", "report"):
-        with pytest.raises(ValueError, match="is no run folder"):
+        with pytest.raises(ValueError, match="run folder"):
             invoke(command, tmp_path)

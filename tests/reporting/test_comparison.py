@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from smallvit.evaluation import Evaluation, measure
 from smallvit.reporting import report
 from smallvit.reporting.comparing import config_differences, judge, points, unique_names
-from smallvit.reporting.facts import Facts
+from smallvit.reporting.facts import RunFacts
 from smallvit.reporting.report import comparison_page
 from smallvit.runs import Run
 from smallvit.training.folds import summarise
@@ -22,35 +22,35 @@ from tests.reporting.test_report import check_alone, check_readable
 Read = Callable[[Path], Page]
 
 
-def answered(right: np.ndarray, prefix: str = "") -> Evaluation:
-    """Of three classes, with right answers where asked for."""
+def evaluated(right: np.ndarray, prefix: str = "") -> Evaluation:
+    """Of three classes, right where requested."""
     labels = np.arange(len(right)) % 3
     logits = np.eye(3, dtype=np.float32)[np.where(right, labels, (labels + 1) % 3)]
     names = [f"{prefix}{number}.png" for number in range(len(right))]
     return measure(logits, labels, ("ash", "elm", "fir"), split="test", names=names, replicates=20)
 
 
-def made(run: Run, name: str, found: Evaluation | None, **changes: object) -> Facts:
+def facts_of(run: Run, name: str, found: Evaluation | None, **changes: object) -> RunFacts:
     config = run.config.changed(dict(changes))
-    told = replace(run, folder=run.folder.parent / name, config=config)
-    return Facts(run=told, log=tuple(run.log()), evaluation=found)
+    changed = replace(run, folder=run.folder.parent / name, config=config)
+    return RunFacts(run=changed, log=tuple(run.log()), evaluation=found)
 
 
 @pytest.fixture(scope="module")
 def better() -> tuple[Evaluation, Evaluation]:
     one, two = np.ones(300, bool), np.ones(300, bool)
     one[:60], two[50:70] = False, False
-    return answered(one), answered(two)
+    return evaluated(one), evaluated(two)
 
 
 def test_a_clear_difference(run: Run, better: tuple[Evaluation, Evaluation]) -> None:
-    facts = [made(run, "one", better[0]), made(run, "two", better[1], seed=7)]
+    facts = [facts_of(run, "one", better[0]), facts_of(run, "two", better[1], seed=7)]
     page = Page(comparison_page(facts))
     check_alone(page)
     check_readable(page)
-    assert "two has 40 more of the 300 test images right than one: +13.3 points" in page.words
-    assert "50 only two has right, 10 only one" in page.words
-    assert "it is larger than chance" in page.words
+    assert "two predicts 40 more of the 300 test images right than one: +13.3 points" in page.words
+    assert "Only two predicts 50 right, only one 10" in page.words
+    assert "the difference is larger than chance" in page.words
     (verdict,) = judge(("one", "two"), facts)
     assert verdict.p == pytest.approx(binomtest(10, 60).pvalue)
     rows = [values for _, cells, values in page.rows if cells[:1] == ["one"]]
@@ -58,36 +58,40 @@ def test_a_clear_difference(run: Run, better: tuple[Evaluation, Evaluation]) -> 
     assert "seed 0 7" in page.words
 
 
-def test_luck(run: Run) -> None:
+def test_chance(run: Run) -> None:
     one, two = np.ones(100, bool), np.ones(100, bool)
     one[:6], two[3:8] = False, False
-    facts = [made(run, "one", answered(one)), made(run, "two", answered(two))]
+    facts = [facts_of(run, "one", evaluated(one)), facts_of(run, "two", evaluated(two))]
     (verdict,) = judge(("one", "two"), facts)
     assert verdict.p == 1.0
     assert "do not show which of the two is better" in verdict.sentence
-    assert "Nothing in their configs." in Page(comparison_page(facts)).words
+    assert "The configs are the same." in Page(comparison_page(facts)).words
     (same,) = judge(("one", "two"), [facts[0], facts[0]])
-    assert "have the same of the 100 test images right" in same.sentence
+    assert "predict the same of the 100 test images right" in same.sentence
     two[8], one[:1] = False, False
-    (even,) = judge(("one", "two"), [facts[0], made(run, "two", answered(two))])
+    (even,) = judge(("one", "two"), [facts[0], facts_of(run, "two", evaluated(two))])
     assert "as many of the 100 test images right as one" in even.sentence
-    assert "3 each only one of them has right" in even.sentence
+    assert "each predicts 3 right that the other does not" in even.sentence
 
 
-def test_several_questions_at_once(run: Run, better: tuple[Evaluation, Evaluation]) -> None:
+def test_several_runs_at_once(run: Run, better: tuple[Evaluation, Evaluation]) -> None:
     facts = [
-        made(run, name, found) for name, found in zip("abc", (*better, better[1]), strict=True)
+        facts_of(run, name, found) for name, found in zip("abc", (*better, better[1]), strict=True)
     ]
     first, second = judge("abc", facts)
     assert first.p == second.p == pytest.approx(2 * binomtest(10, 60).pvalue)
-    assert "raised after Holm" in Page(comparison_page(facts)).words
+    assert "corrected after Holm" in Page(comparison_page(facts)).words
 
 
 def test_other_images_are_not_compared_one_by_one(
     run: Run, better: tuple[Evaluation, Evaluation]
 ) -> None:
-    other = answered(np.ones(300, bool), "other ")
-    facts = [made(run, "one", better[0]), made(run, "two", other), made(run, "three", None)]
+    other = evaluated(np.ones(300, bool), "other ")
+    facts = [
+        facts_of(run, "one", better[0]),
+        facts_of(run, "two", other),
+        facts_of(run, "three", None),
+    ]
     page = Page(comparison_page(facts))
     check_alone(page)
     assert "two and one were tested on different images" in page.words
@@ -112,7 +116,7 @@ def test_folds(run: Run, tmp_path: Path, read: Read) -> None:
     for number, wrong in enumerate((4, 10, 7)):
         folder = shutil.copytree(run.folder, whole / f"fold-{number}")
         right = np.arange(30) >= wrong
-        tested.append(answered(right, f"{number}/"))
+        tested.append(evaluated(right, f"{number}/"))
         (folder / "evaluation.json").write_text(tested[-1].to_json())
     summary = summarise(whole)
     path = report(whole)
@@ -136,5 +140,5 @@ def test_small_parts(run: Run) -> None:
     assert [points(value) for value in (0.0123, -0.2, 0.0001, -0.0001)] == [
         *("+1.2", "−20.0", "0.0", "0.0"),
     ]
-    same = [made(run, "x/run", None), made(run, "y/run", None)]
+    same = [facts_of(run, "x/run", None), facts_of(run, "y/run", None)]
     assert unique_names(same) == ("x/run", "y/run")

@@ -7,29 +7,42 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from smallvit.evaluation import Answers
-from smallvit.reporting.charts import Frame, compact, round_numbers, spanned
-from smallvit.reporting.images import SIDE, data_uri, enlarged
+from smallvit.evaluation import Predictions
+from smallvit.reporting.charts import (
+    Frame,
+    compact,
+    curves,
+    round_numbers,
+    spanned,
+    temperature_chart,
+)
+from smallvit.reporting.images import (
+    SIDE,
+    confident_mistakes,
+    data_uri,
+    enlarged,
+    find_suspects,
+    right_and_wrong,
+)
+from smallvit.reporting.matrix import order_classes
 from smallvit.reporting.narrative import duration
-from smallvit.reporting.plots import curves, temperature_chart
-from smallvit.reporting.selection import confident_mistakes, find_suspects, right_and_wrong
 from smallvit.runs import Run
 
-ANSWERS = Answers(
+PREDICTIONS = Predictions(
     truth=(0, 0, 0, 1, 1, 2, 2),
     predicted=(0, 1, 0, 1, 2, 0, 2),
     confidence=(0.9, 0.8, 0.95, 0.5, 0.99, 0.7, 0.6),
 )
 
 
-def test_the_surest_mistakes_come_first() -> None:
-    assert confident_mistakes(ANSWERS, 10) == [4, 1, 5]
-    assert confident_mistakes(ANSWERS, 2) == [4, 1]
+def test_the_most_confident_mistakes_come_first() -> None:
+    assert confident_mistakes(PREDICTIONS, 10) == [4, 1, 5]
+    assert confident_mistakes(PREDICTIONS, 2) == [4, 1]
 
 
 def test_classes_take_turns() -> None:
-    assert right_and_wrong(ANSWERS, 3) == ([2, 6, 3], [4, 1, 5])
-    assert right_and_wrong(ANSWERS, 9)[0] == [2, 6, 3, 0]
+    assert right_and_wrong(PREDICTIONS, 3) == ([2, 6, 3], [4, 1, 5])
+    assert right_and_wrong(PREDICTIONS, 9)[0] == [2, 6, 3, 0]
 
 
 def test_planted_label_errors_are_found() -> None:
@@ -41,12 +54,12 @@ def test_planted_label_errors_are_found() -> None:
     planted = random.choice(400, 12, replace=False)
     labels[planted] = (labels[planted] + 1) % 4
     found = find_suspects(probabilities, labels)
-    places = [each.place for each in found]
-    assert set(places) <= set(planted.tolist())
-    assert len(places) >= 10
+    indices = [each.image for each in found]
+    assert set(indices) <= set(planted.tolist())
+    assert len(indices) >= 10
     margins = [each.confidence - each.label for each in found]
     assert margins == sorted(margins, reverse=True)
-    assert all(each.answer == truth[each.place] for each in found)
+    assert all(each.predicted == truth[each.image] for each in found)
 
 
 def test_an_unsure_model_suspects_nobody() -> None:
@@ -108,13 +121,40 @@ def test_curves_are_the_log(run: Run) -> None:
     assert curves(run, []) == []
 
 
-def test_temperatures_have_a_dot_a_head() -> None:
+def test_temperatures_have_one_dot_per_head() -> None:
     chart = temperature_chart([[0.9, 1.1], [0.7, 0.8]])
     assert [len(series.dots) for series in chart.series] == [0, 4]
-    assert "layer 2 0.75" in chart.told
+    assert "layer 2 0.75" in chart.description
 
 
 def test_durations() -> None:
     assert [duration(seconds) for seconds in (0.2, 1, 80, 120, 7200)] == [
         *("1 second", "1 second", "80 seconds", "2 minutes", "2.0 hours"),
     ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_of_confused_classes_stand_together(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    group = random.permutation(np.repeat(np.arange(4), 5))
+    same = group[:, None] == group
+    confusion = np.where(same, random.integers(3, 9, same.shape), random.integers(0, 2, same.shape))
+    np.fill_diagonal(confusion, 50)
+    order = order_classes(confusion)
+    assert sorted(order) == list(range(20))
+    changes = np.count_nonzero(np.diff(group[order]))
+    assert changes == 3
+
+
+def test_a_chain_becomes_a_line() -> None:
+    """Each class is confused with its neighbours, the nearer the more."""
+    positions = np.random.default_rng(0).permutation(8)
+    distance = np.abs(positions[:, None] - positions)
+    confusion = (100 * 0.25**distance).astype(int)
+    order = positions[order_classes(confusion)]
+    assert order.tolist() in (list(range(8)), list(range(7, -1, -1)))
+
+
+def test_nothing_confused_keeps_the_order() -> None:
+    assert order_classes(np.diag([3, 0, 2])) == [0, 1, 2]
+    assert order_classes(np.zeros((1, 1), int)) == [0]

@@ -15,7 +15,7 @@ import pytest
 from smallvit.evaluation import Evaluation, measure
 from smallvit.inference.evaluate import evaluate
 from smallvit.reporting import report
-from smallvit.reporting.facts import Facts, read_evaluation
+from smallvit.reporting.facts import RunFacts
 from smallvit.reporting.report import run_page
 from smallvit.runs import Run
 from tests.reporting.conftest import NASTY, Page, trained, write_npz
@@ -31,20 +31,20 @@ def page(run: Run) -> Page:
 
 
 def check_numbers(page: Page, found: Evaluation) -> None:
-    expected = {name: [e.value, e.low, e.high] for name, e in found.headline.items()}
+    expected = {name: [e.value, e.low, e.high] for name, e in found.metrics.items()}
     assert page.metrics == expected
 
 
 def check_close(page: Page, found: Evaluation) -> None:
-    """Training asked the model for the numbers in the folder, with other rounding than evaluate."""
-    for name, estimate in found.headline.items():
+    """The metrics in the folder are of the training, with other rounding than evaluate's."""
+    for name, estimate in found.metrics.items():
         expected = [estimate.value, estimate.low, estimate.high]
         assert page.metrics[name] == pytest.approx(expected, abs=1e-5)
 
 
 def test_numbers_are_those_of_evaluate(run: Run, page: Page) -> None:
     check_close(page, evaluate(run, device="cpu"))
-    found = read_evaluation(run)
+    found = run.evaluation()
     assert found is not None
     check_numbers(page, found)
     rows = {tuple(values) for _, _, values in page.rows}
@@ -54,11 +54,11 @@ def test_numbers_are_those_of_evaluate(run: Run, page: Page) -> None:
         assert (recall.value, recall.low, recall.high, *precision, row.f1) in rows
     assert f"{100 * found.accuracy.value:.1f}\u00a0%" in page.words
     for pair in page.html.split('class="pairs"')[1].split("</ol>")[0].split("<li>")[1:]:
-        truth, answer = re.findall(r"<bdi>(.*?)</bdi>", pair)
+        truth, predicted = re.findall(r"<bdi>(.*?)</bdi>", pair)
         count, support = map(int, re.findall(r": (\d+) of (\d+)", pair)[0])
-        place = run.classes.index(truth)
-        assert found.confusion[place][run.classes.index(answer)] == count
-        assert found.per_class[place].support == support
+        row = run.classes.index(truth)
+        assert found.confusion[row][run.classes.index(predicted)] == count
+        assert found.per_class[row].support == support
 
 
 def check_alone(page: Page) -> None:
@@ -73,7 +73,9 @@ def check_alone(page: Page) -> None:
     assert "@import" not in style
     assert len(page.all("script")) == len(page.all("style")) == 1
     (policy,) = [m["content"] for m in page.all("meta") if m.get("http-equiv")]
-    assert policy.startswith("default-src 'none'; img-src data:;")
+    directives = policy.split("; ")
+    assert {"default-src 'none'", "img-src data:", "base-uri 'none'"} <= set(directives)
+    assert len(directives) == len({each.split()[0] for each in directives}) == 6
     for code in (style, script):
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
@@ -105,15 +107,15 @@ def test_the_page_stands_alone_and_can_be_read(page: Page) -> None:
 def test_the_page_has_every_part(run: Run, page: Page) -> None:
     parts = {attributes.get("id") for _, attributes in page.tags}
     assert parts >= {
-        *("not-told", "numbers", "curves", "confusion", "classes", "mistakes", "labels"),
+        *("caveats", "metrics", "curves", "confusion", "classes", "mistakes", "labels"),
         *("calibration", "maps", "temperatures", "data", "record"),
     }
     assert "smallvit train it" in page.words
     assert "cct_2_3x2+lsa (0.0" in page.words
     assert run.info["data"]["fingerprint"] in page.words
-    shots = page.html.count('class="shot')
-    assert len([i for i in page.all("img") if i["src"].startswith("data:image/")]) >= shots > 10
-    assert page.html.count("with what attention gathers from") > 4
+    examples = page.html.count('class="example')
+    assert len([i for i in page.all("img") if i["src"].startswith("data:image/")]) >= examples > 10
+    assert page.html.count("with its attention rollout") > 4
 
 
 def test_names_from_the_data_do_nothing(nasty: Run, tmp_path: Path, read: Read) -> None:
@@ -121,8 +123,8 @@ def test_names_from_the_data_do_nothing(nasty: Run, tmp_path: Path, read: Read) 
     check_alone(page)
     check_readable(page)
     for name in NASTY:
-        told = name.replace("\u202e", "\\u202e")
-        assert told.strip() in " ".join(" ".join(page.text["bdi"]).split(" "))
+        escaped = name.replace("\u202e", "\\u202e")
+        assert escaped.strip() in " ".join(" ".join(page.text["bdi"]).split(" "))
     assert "\u202e" not in page.html
     assert "49" not in re.findall(r"onmouseover.{20}", page.words)[0]
     assert page.html.count("data:image/webp") >= 10
@@ -158,12 +160,12 @@ def test_an_interrupted_run(run: Run, tmp_path: Path, read: Read) -> None:
     page = read(report(folder, device="cpu"))
     check_alone(page)
     check_readable(page)
-    assert "This run has not come to its end: its log ends after 6 of 6 steps" in page.words
+    assert "The training is not finished: its log ends after 6 of 6 steps" in page.words
     assert "nothing was tested" in page.words
     assert "--resume" in page.words
     assert not page.metrics
     (folder / "log.jsonl").unlink()
-    assert "The log has no line yet." in read(report(folder, device="cpu")).words
+    assert "The log is empty." in read(report(folder, device="cpu")).words
 
 
 def test_without_a_test_split_validation_is_shown(run: Run, tmp_path: Path, read: Read) -> None:
@@ -187,17 +189,17 @@ def test_without_a_validation_split(run: Run, tmp_path: Path, read: Read) -> Non
     page = read(report(trained(source, tmp_path / "run", "data.val=0"), device="cpu"))
     check_close(page, evaluate(tmp_path / "run", device="cpu"))
     assert "There was no validation split" in page.words
-    assert "no temperature was fitted" in page.words
+    assert "No temperature was fitted" in page.words
 
 
-def facts(run: Run, classes: tuple[str, ...], labels: np.ndarray, sharpness: float) -> Facts:
-    """Of a run that answers at random, the more sharply the more rightly."""
+def facts(run: Run, classes: tuple[str, ...], labels: np.ndarray, sharpness: float) -> RunFacts:
+    """Of a run that predicts at random, but right where sharpness is high."""
     random = np.random.default_rng(0)
     logits = random.normal(size=(len(labels), len(classes)))
     logits[np.arange(len(labels)), labels] += sharpness
     found = measure(logits.astype(np.float32), labels, classes, split="test", replicates=50)
     data = {**run.info["data"], "classes": list(classes)}
-    return Facts(run=replace(run, info={**run.info, "data": data}), evaluation=found)
+    return RunFacts(run=replace(run, info={**run.info, "data": data}), evaluation=found)
 
 
 @pytest.mark.parametrize("sharpness", [-50.0, 1.0, 50.0])
@@ -208,13 +210,13 @@ def test_any_number_of_classes(run: Run, count: int, present: int, sharpness: fl
     """All right, all wrong and between; with three classes, one is missing from the test."""
     names = tuple(f"class {number}" for number in range(count))
     labels = np.arange(5 * present) % present
-    told = facts(run, names, labels, sharpness)
-    page = Page(run_page(told))
+    known = facts(run, names, labels, sharpness)
+    page = Page(run_page(known))
     check_alone(page)
     check_readable(page)
-    assert told.evaluation is not None
-    check_numbers(page, told.evaluation)
-    assert (f"Nothing was learned about class {present}" in page.words) == (present < count)
+    assert known.evaluation is not None
+    check_numbers(page, known.evaluation)
+    assert (f"Nothing was measured about class {present}" in page.words) == (present < count)
     assert ("these are the" in page.words) == (count > 40)
     cells = re.findall(r'<td class="h\d( right)?"', page.html)
     shown = min(count, 24) if count > 40 else count
@@ -225,9 +227,9 @@ def test_any_number_of_classes(run: Run, count: int, present: int, sharpness: fl
 def test_a_bad_request_is_a_sentence(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no run was given"):
         report([])
-    with pytest.raises(ValueError, match="is no run folder"):
+    with pytest.raises(ValueError, match="run folder"):
         report(tmp_path)
-    with pytest.raises(ValueError, match="is given twice"):
+    with pytest.raises(ValueError, match="is listed twice"):
         report([run.folder, f"{run.folder}/../{run.name}"])
     with pytest.raises(OSError, match="nowhere"):
         report(run, tmp_path / "nowhere" / "page.html", device="cpu")

@@ -155,7 +155,7 @@ def test_by_keyboard(browser: Any, address: str) -> None:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_fits_a_phone(browser: Any, predictor: Predictor, files: dict, dark: bool) -> None:
     card = replace(predictor.card, classes=(NASTY, *CLASSES[1:]), model={"name": NASTY})
-    odd = Predictor(card, predictor.ask, predictor.model)
+    odd = Predictor(card, predictor.forward, predictor.model)
     with served(odd) as address:
         show(browser, f"{address}/", width=360, dark=dark)
         assert visible(browser, ".camera")

@@ -121,7 +121,7 @@ def test_data_that_changed_since_the_run_began(tmp_path):
 
 
 def test_what_is_no_run_is_not_resumed(tmp_path):
-    with pytest.raises(ValueError, match="is no run folder"):
+    with pytest.raises(ValueError, match="is not a run folder"):
         resume(tmp_path, shown=False)
 
 

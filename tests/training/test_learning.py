@@ -145,7 +145,7 @@ def test_best_and_last_are_kept_apart_and_chosen_on_validation(source, tmp_path)
     best = max(told, key=lambda line: (line["accuracy"], -line["loss"]))
     assert run.info["best_step"] == best["step"] < 30
     dataset = run.dataset()
-    mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (run.mean, run.std))
+    mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (run.card.mean, run.card.std))
     images = (torch.from_numpy(dataset.pixels("val").copy()) / 255 - mean) / std
     labels = torch.from_numpy(dataset.labels("val").copy())
     for which, line in (("best", best), ("last", told[-1])):

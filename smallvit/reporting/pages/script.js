@@ -1,5 +1,5 @@
 "use strict";
-// Tables sort by the column whose heading is pressed; the page says all it has to say without this.
+// Tables sort by the column whose heading is pressed; without scripts the page is complete as well.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const headings = [...table.tHead.rows[0].cells];
@@ -23,7 +23,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
-// On paper nothing stays folded.
+// On paper everything is unfolded.
 addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details")) part.open = true;
 });
