@@ -1,4 +1,4 @@
-"""Images a second of whole training recipes on the CPU: ours, torchvision v2 and Pillow.
+"""Images per second of whole training recipes on the CPU: ours, torchvision v2 and Pillow.
 
     python benchmarks/augment.py --size 32 64 --batch 128 --images 512
 
@@ -119,7 +119,7 @@ def measure(pipelines: dict[str, Pipeline], images: int, batch: int, rounds: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Augmentation: images a second, side by side.")
+    parser = argparse.ArgumentParser(description="Augmentation: images per second, side by side.")
     parser.add_argument("--size", type=int, nargs="+", default=[32, 64])
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--images", type=int, default=512)

@@ -1,4 +1,4 @@
-"""Images a second: our cache and audit against plain Pillow and torchvision.io.
+"""Images per second: our cache and audit against plain Pillow and torchvision.io.
 
     python benchmarks/decode.py [FOLDER] [--count 3000] [--size 64] [--rounds 5]
 
@@ -118,15 +118,15 @@ def main() -> None:
                 function()
                 rates.setdefault(way, []).append(len(paths) / (time.perf_counter() - started))
     table = Table(
-        "images a second",
+        "images per second",
         "median",
         "lowest",
         "highest",
         title=f"{len(paths):,} JPEGs of {kilobytes:.0f} kB to {options.size}×{options.size}, "
         f"{cores()} cores, {options.rounds} rounds",
     )
-    for way, found in rates.items():
-        table.add_row(way, *(f"{f(found):,.0f}" for f in (statistics.median, min, max)))
+    for way, measured in rates.items():
+        table.add_row(way, *(f"{f(measured):,.0f}" for f in (statistics.median, min, max)))
     Console().print(table)
 
 

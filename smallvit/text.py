@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def shown(name: str | os.PathLike[str]) -> str:
     """A name as text that any terminal, page or file can take.
 
-    Names come from strangers: bytes that are no UTF-8 and control characters are escaped.
+    Names may contain anything: bytes that are not UTF-8 and control characters are escaped.
     """
     text = os.fspath(name)
     if text.isprintable():
@@ -19,7 +19,7 @@ def shown(name: str | os.PathLike[str]) -> str:
 
 
 def _escape(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # one byte that is no UTF-8
+    if "\udc80" <= character <= "\udcff":  # one byte that is not UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
@@ -37,7 +37,7 @@ def counted(count: int, one: str, more: str | None = None) -> str:
 
 
 def folded(name: str) -> str:
-    """A name without what the eye or a file system may overlook: case and Unicode form."""
+    """A name in one case and one Unicode form, as some file systems compare names."""
     return unicodedata.normalize("NFC", name).casefold()
 
 

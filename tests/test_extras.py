@@ -1,4 +1,5 @@
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,12 @@ def test_a_package_that_is_broken_inside_is_not_called_missing(
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
         require("broken_inside", "extra")
     sys.modules.pop("broken_inside", None)
+
+
+@pytest.mark.parametrize("room", ["smallvit.augment", "smallvit.data", "smallvit.runs"])
+def test_rooms_load_their_names_on_first_use(room: str) -> None:
+    module = import_module(room)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match=f"'{room}' has no attribute 'nothing'"):
+        _ = module.nothing

@@ -1,4 +1,4 @@
-"""The config of augmentation, and the presets of the papers' recipes."""
+"""One description of everything that happens to a training image."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -20,28 +20,28 @@ class AugmentConfig:
 
     Attributes:
         padding: Padded crop: black pixels added on each side before a random window is cut out.
-        resized_crop: Random resized crop instead: smallest and largest area, as a fraction.
-        aspect: Its smallest and largest width over height.
-        resize_interpolation: Of resized_crop; "random" draws bilinear or bicubic per image.
-        flip: Probability of swapping left and right.
-        vertical_flip: Probability of swapping top and bottom.
-        policy: RandAugment, TrivialAugment or one of AutoAugment's three.
-        magnitude: RandAugment's level, from 0 to 10.
-        magnitude_std: Its standard deviation.
+        resized_crop: Random resized crop instead: least and largest area, as a fraction.
+        aspect: Least and largest width over height of the resized crop.
+        resize_interpolation: Of the resized crop; "random" draws bilinear or bicubic per image.
+        flip: Probability of a horizontal flip.
+        vertical_flip: Probability of a vertical flip.
+        policy: "rand" is RandAugment, "trivial" TrivialAugment, "auto_…" AutoAugment.
+        magnitude: Strength of RandAugment, from 0 to 10.
+        magnitude_std: Standard deviation of that strength.
         layers: Operations that RandAugment chooses per image, each applied half the time.
         interpolation: Of the policy's shears, rotations and translations.
-        fill: The colour that fills what they leave empty.
+        fill: Colour of what shears, rotations and translations leave empty.
         erasing: Probability of erasing a rectangle.
-        erasing_area: Its smallest and largest area, as a fraction.
-        erasing_aspect: Its smallest width over height; the largest is one over it.
-        erasing_fill: Erase with the mean colour ("const") or normal noise ("pixel").
-        mixup: Mixup's α; 0 switches it off.
-        cutmix: CutMix's α; 0 switches it off.
+        erasing_area: Least and largest area of that rectangle, as a fraction.
+        erasing_aspect: Its least width over height; the largest is one over it.
+        erasing_fill: With the mean colour ("const") or normal noise ("pixel").
+        mixup: α of Mixup; 0 switches it off.
+        cutmix: α of CutMix; 0 switches it off.
         mix_probability: How often a batch (or pair) is mixed.
         cutmix_share: How often that is CutMix where both are on.
-        mix_per: What shares one λ and box: the whole batch, or the two images of a pair.
-        mix_group: Size of the groups of neighbours in which partners are drawn; every process's
-            part of a batch must consist of whole groups.
+        mix_per: Whether λ and the box are drawn once per batch or once per pair of images.
+        mix_group: Size of the groups of neighbours inside which partners are drawn; the part of a
+            batch that a process takes must be made of whole groups.
         smoothing: Label smoothing.
     """
 
@@ -95,12 +95,12 @@ class AugmentConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value[0] <= value[1] <= 1:
                 raise ValueError(
-                    f"{name} is {value}: give the smallest and largest area, between 0 and 1"
+                    f"{name} is {value}: give the least and largest area, between 0 and 1"
                 )
         if not 0 < self.aspect[0] <= self.aspect[1] or not 0 < self.erasing_aspect <= 1:
             raise ValueError(
-                f"aspect is {self.aspect} and erasing_aspect {self.erasing_aspect}: give the "
-                "smallest and largest width over height, and a number between 0 and 1"
+                f"aspect is {self.aspect} and erasing_aspect {self.erasing_aspect}: give the least "
+                "and largest width over height, and a number between 0 and 1"
             )
         if self.padding < 0 or self.mixup < 0 or self.cutmix < 0 or self.layers < 1:
             raise ValueError(

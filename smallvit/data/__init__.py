@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from smallvit.data.auditing import OVERRIDES, Audit, Finding
     from smallvit.data.checks import audit
     from smallvit.data.dataset import Dataset, load_data
-    from smallvit.data.fit import FILL, Fit, fit_image
+    from smallvit.data.fit import FILL, fit_image
     from smallvit.data.images import UnreadableError, read_image, to_channels
     from smallvit.data.loader import Batch, Loader
     from smallvit.data.previews import preview
     from smallvit.data.samples import Samples
     from smallvit.data.tensors import fit_tensor
+    from smallvit.sizes import Fit
 
 __all__ = [
     "FILL",

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from smallvit.data.samples import Source
-from smallvit.data.sources import SPLITS, split_name
+from smallvit.data.sources import SPLITS, split_name, split_names
 from smallvit.text import shown
 
 _LAYOUT = (
@@ -92,7 +92,9 @@ def _read(path: Path) -> dict[str, Any]:
     return {
         "images": images,
         "labels": arrays["labels"],
-        "split": _splits(arrays["split"], path) if "split" in arrays else None,
+        "split": split_names(arrays["split"].astype(np.str_).tolist(), path)
+        if "split" in arrays
+        else None,
         "classes": None if classes is None else tuple(shown(str(name)) for name in classes),
     }
 
@@ -137,14 +139,3 @@ def _labels(
             f"has {len(classes)} names, numbered from 0: correct labels or classes"
         )
     return [classes[label] for label in labels.tolist()], True
-
-
-def _splits(cells: np.ndarray, path: Path) -> list[str]:
-    names = [split_name(str(cell)) for cell in cells.astype(np.str_)]
-    for cell, name in zip(cells, names, strict=True):
-        if name is None:
-            raise ValueError(
-                f"split of {shown(path)} holds {shown(str(cell))!r}: allowed are train, val (or "
-                "valid) and test"
-            )
-    return [name or "" for name in names]

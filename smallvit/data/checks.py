@@ -63,7 +63,7 @@ def _leaks(view: View) -> Iterator[Finding]:
         yield Finding(
             level=level,
             code="leaks",
-            message=f"{counted(len(items), 'image stands', 'images stand')} in more than one "
+            message=f"{counted(len(items), 'image is', 'images are')} in more than one "
             f"split, so that a model is tested on what it has seen: {_examples(items)}. {todo}",
             items=items,
         )
@@ -73,7 +73,7 @@ def _leaks(view: View) -> Iterator[Finding]:
             level="warning",
             code="near-leaks",
             message=f"{counted(len(items), 'pair')} of nearly identical images in "
-            f"different splits: {_examples(items)}. Scores on them flatter the model; look at "
+            f"different splits: {_examples(items)}. They make scores too good; look at "
             "them, and keep images of one scene or series in one split.",
             items=items,
         )
@@ -166,8 +166,8 @@ def _counts(view: View) -> Iterator[Finding]:
                 level="warning",
                 code="too-few",
                 message=f"{counted(len(absent), 'class has', 'classes have')} no image in "
-                f"{split}, too few to be divided or none given: {_examples(absent)}. Nothing can "
-                "be said of them there; add images.",
+                f"{split}, too few to be divided or none in the data: {_examples(absent)}. They "
+                "cannot be measured there; add images.",
                 items=absent,
             )
     few = tuple((name,) for name, count in training.items() if 0 < count < _FEW)
@@ -176,7 +176,7 @@ def _counts(view: View) -> Iterator[Finding]:
             level="warning",
             code="few",
             message=f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW} training "
-            f"images: {_examples(few)}. Expect little of them.",
+            f"images: {_examples(few)}. Expect low accuracy for them.",
             items=few,
         )
     present = [count for count in training.values() if count]
@@ -209,7 +209,7 @@ def _images(view: View) -> Iterator[Finding]:
             "warning",
             np.flatnonzero(survey.readable & (shorter < view.patch_size)),
             f"smaller than a patch of {view.patch_size} pixels",
-            "They are enlarged and hold next to nothing; remove them.",
+            "They are enlarged and show next to nothing; remove them.",
         ),
         (
             "long",

@@ -14,7 +14,7 @@ from jaxtyping import Int64, UInt8
 from PIL import __version__ as pillow
 
 from smallvit.data import cache
-from smallvit.data.fit import FILL, Fit, check_fit, fit_image
+from smallvit.data.fit import FILL, fit_image
 from smallvit.data.images import UnreadableError
 from smallvit.data.parallel import spread
 from smallvit.data.samples import Samples, Source, class_order
@@ -22,7 +22,7 @@ from smallvit.data.similar import families
 from smallvit.data.sources import SPLITS, find
 from smallvit.data.splits import assign, deal, hold_out
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
-from smallvit.sizes import Size, as_size
+from smallvit.sizes import Fit, Size, as_size, check_fit
 from smallvit.text import counted, nearest, shown, some
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Dataset:
         """The images of a split."""
         if name not in self.splits:
             known = ", ".join(self.splits)
-            raise ValueError(f"{shown(self.source)} has no {name} split; it has {known}")
+            raise ValueError(f"{shown(self.source)} has no {name} split, but {known}")
         return self.splits[name]
 
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:

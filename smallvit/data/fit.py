@@ -1,6 +1,6 @@
 """How an image of any shape comes to the model's size: one definition of the pixels.
 
-`place` says which part of the image is used, what size it is given and where it lies;
+`place` says which part of the image is used, its new size and its offset on the canvas;
 `fit_image` does it with Pillow for the cache, prediction and serving, with the antialiased triangle
 filter ("bilinear"); `fit_tensor`, in `smallvit.data.tensors`, gives the same bytes with PyTorch
 operations, so that an exported model can carry it. Importing this needs no PyTorch.
@@ -70,7 +70,7 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
         part = image if fit != "crop" else image.crop(box)
         pixels = as_array(_resized(part, rows, columns))
     else:
-        # Pillow knows no images of two, five or more channels; each channel alone is the same.
+        # Pillow has no images of two, five or more channels; one channel at a time is the same.
         channels = np.moveaxis(image[top : top + height, left : left + width], 2, 0)
         grey = (Image.fromarray(np.ascontiguousarray(channel)) for channel in channels)
         pixels = np.dstack([np.asarray(_resized(each, rows, columns)) for each in grey])
@@ -83,6 +83,6 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
 
 def _resized(image: Image.Image, rows: int, columns: int) -> Image.Image:
     """First across, then down."""
-    # Asked for both at once, versions of Pillow choose their own order, and bytes depend on it.
+    # In one call, versions of Pillow resize in different order, and the bytes depend on it.
     across = image.resize((columns, image.height), Image.Resampling.BILINEAR)
     return across.resize((columns, rows), Image.Resampling.BILINEAR)

@@ -5,7 +5,7 @@ Importing this imports nothing heavy, so that the command's help can show `HELP`
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +28,20 @@ def split_name(text: str) -> str | None:
     return name if name in SPLITS else None
 
 
+def split_names(cells: Iterable[str], path: Path) -> list[str]:
+    """The split column of a file by our names; "" where a cell is empty."""
+    names = []
+    for number, cell in enumerate(cells, start=1):
+        name = split_name(cell) if cell else ""
+        if name is None:
+            raise ValueError(
+                f"row {number} of {shown(path)} has the split {shown(cell)!r}: allowed are train, "
+                "val (or valid), test, or nothing"
+            )
+        names.append(name)
+    return names
+
+
 class Form(NamedTuple):
     """One form of data.
 
@@ -46,16 +60,18 @@ def _file(*suffixes: str) -> Callable[[Path], bool]:
     return lambda path: path.is_file() and path.suffix.lower() in suffixes
 
 
-#: A path is read by the first form that matches it.
+def _folder(*, of_arrays: bool) -> Callable[[Path], bool]:
+    def matches(path: Path) -> bool:
+        arrays = any(split_name(file.stem) for file in path.glob("*.npz"))
+        return path.is_dir() and arrays == of_arrays
+
+    return matches
+
+
 FORMS = (
     Form(
-        "a folder of train.npz, val.npz and test.npz (any of them)",
-        lambda path: path.is_dir() and any(split_name(file.stem) for file in path.glob("*.npz")),
-        ("arrays", "read_arrays"),
-    ),
-    Form(
-        "a folder of class folders, alone or below train/, val/ and test/ (any of them)",
-        Path.is_dir,
+        "a folder of class folders, alone or below train/, val/ and test/",
+        _folder(of_arrays=False),
         ("folders", "read_folder"),
     ),
     Form(
@@ -66,6 +82,11 @@ FORMS = (
     Form(
         "an .npz file of uint8 images, labels and optionally split and classes",
         _file(".npz"),
+        ("arrays", "read_arrays"),
+    ),
+    Form(
+        "a folder of such files: train.npz, val.npz and test.npz",
+        _folder(of_arrays=True),
         ("arrays", "read_arrays"),
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from smallvit.data.samples import Source
-from smallvit.data.sources import split_name
+from smallvit.data.sources import split_names
 from smallvit.extras import require
 from smallvit.text import counted, shown, some
 
@@ -39,7 +39,7 @@ def read_table(path: Path) -> Source:
         images=images,
         names=files,
         labels=[shown(label) for label in labels],
-        splits=_splits(path, columns.get("split")) or [""] * len(images),
+        splits=split_names(map(_text, columns.get("split", [""] * len(images))), path),
     )
 
 
@@ -88,18 +88,3 @@ def _refuse_blank(path: Path, column: str, cells: Sequence[str]) -> None:
             f"{shown(path)}: row {some(blank)}, counted from 1 below the header; fill them in or "
             "remove them"
         )
-
-
-def _splits(path: Path, cells: Sequence[Any] | None) -> list[str]:
-    """Splits by our names; "" where a cell is empty."""
-    splits = []
-    for number, cell in enumerate(cells or (), start=1):
-        text = _text(cell)
-        name = split_name(text) if text else ""
-        if name is None:
-            raise ValueError(
-                f"row {number} of {shown(path)} (below the header) has the split {shown(text)!r}: "
-                "allowed are train, val (or valid), test, or nothing"
-            )
-        splits.append(name)
-    return splits

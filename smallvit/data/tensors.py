@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
-from smallvit.data.fit import FILL, Fit, check_fit
-from smallvit.sizes import Size
+from smallvit.data.fit import FILL
+from smallvit.sizes import Fit, Size, check_fit
 
 _BITS = 22
 

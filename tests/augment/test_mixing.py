@@ -87,10 +87,10 @@ def test_cut_box_is_timms(share, monkeypatch):
         centres = iter((y, x))
         monkeypatch.setattr(np.random, "randint", lambda *_, **__: next(centres))  # noqa: B023
         (top, bottom, left, right), kept = cutmix_bbox_and_lam((3, *SIZE), share)
-        place = [
+        centre = [
             torch.tensor([(value + 0.5) / side]) for value, side in zip((y, x), SIZE, strict=True)
         ]
-        box = cut_box(torch.tensor([share]), *place, SIZE)
+        box = cut_box(torch.tensor([share]), *centre, SIZE)
         assert [int(side) for side in box] == [top, left, bottom - top, right - left]
         assert abs(1 - inside(box, SIZE).float().mean() - kept) < 1e-6
 

@@ -167,7 +167,7 @@ def test_links_that_are_no_loops_are_followed(folder: Path, tmp_path: Path) -> N
     assert load_data(tmp_path / "linked").fingerprint == load_data(folder).fingerprint
 
 
-def test_a_pipe_is_no_image(folder: Path) -> None:
+def test_a_pipe_is_not_an_image(folder: Path) -> None:
     os.mkfifo(folder / "cats" / "pipe.png")
     assert "pipe.png (it is not a regular file)" in codes(folder)["unreadable"]
 
@@ -282,7 +282,7 @@ IMAGES, LABELS = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1])
             "from 0 to 5, but classes has 2",
         ),
         ({"images": IMAGES, "labels": LABELS, "classes": ["a", "a"]}, "several classes called a"),
-        ({"images": IMAGES, "labels": LABELS, "split": ["train", "x", "y", "z"]}, "split .* 'x'"),
+        ({"images": IMAGES, "labels": LABELS, "split": ["train", "x", "y", "z"]}, "split 'x'"),
         ({"x": IMAGES, "y": LABELS}, "has no images and no labels, but x, y"),
         (
             {"images": IMAGES, "labels": np.array([0, "a", None, {}], object)},
@@ -296,7 +296,7 @@ def test_bad_arrays(tmp_path: Path, arrays: dict[str, np.ndarray], message: str)
         load_data(tmp_path / "bad.npz")
 
 
-def test_npz_that_is_none(tmp_path: Path) -> None:
+def test_files_that_are_not_npz(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", IMAGES)
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
     with pytest.raises(ValueError, match=r"is not an .npz file"):

@@ -49,8 +49,8 @@ def test_entries_are_found_by_content(dataset: Dataset, folder: Path, tmp_path: 
     shutil.copytree(folder, tmp_path / "elsewhere")
     load_data(tmp_path / "elsewhere", image_size=16).pixels("train")
     assert len(cache.entries()) == 1
-    for change in ({"fit": "crop"}, {"chosen_size": (8, 8)}, {"channels": 1}):
-        replace(dataset, **change).pixels("train")
+    for other in (dataset.sized(16, "crop"), dataset.sized(8), replace(dataset, channels=1)):
+        other.pixels("train")
     assert len(cache.entries()) == 4
 
 

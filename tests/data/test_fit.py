@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smallvit.data import FILL, fit_image, fit_tensor, read_image
-from smallvit.data.fit import check_fit, place
+from smallvit.data.fit import place
 from smallvit.data.images import as_array
-from smallvit.sizes import as_size
+from smallvit.sizes import as_size, check_fit
 
 SIDES = st.integers(1, 600)
 FITS = ["letterbox", "stretch", "crop"]
@@ -72,7 +72,7 @@ def test_bars_are_grey_and_in_the_middle() -> None:
     assert (fitted[20:] == FILL).all()
 
 
-def test_a_image_of_the_right_size_is_left_alone(photo: Path) -> None:
+def test_an_image_of_the_right_size_is_left_alone(photo: Path) -> None:
     image = read_image(photo)
     for fit in FITS:
         assert (fit_image(image, image.shape[:2], fit) == image).all()

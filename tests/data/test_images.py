@@ -215,9 +215,9 @@ def test_a_tiff_bomb_of_many_channels_is_refused_unread() -> None:
     )
     data = bytearray(file.getvalue())
     with tifffile.TiffFile(io.BytesIO(data)) as tiff:
-        places = [tiff.pages[0].tags[name].valueoffset for name in ("ImageWidth", "ImageLength")]
-    for place in places:
-        data[place : place + 2] = (40_000).to_bytes(2, "little")
+        offsets = [tiff.pages[0].tags[name].valueoffset for name in ("ImageWidth", "ImageLength")]
+    for offset in offsets:
+        data[offset : offset + 2] = (40_000).to_bytes(2, "little")
     with pytest.raises(UnreadableError, match="more than 89,000,000 pixels"):
         read_image(bytes(data))
 
@@ -231,7 +231,7 @@ def test_a_tiff_bomb_of_many_channels_is_refused_unread() -> None:
         ((HERE / "photos" / "wide.jpg").read_bytes()[:5000], "truncated"),
     ],
 )
-def test_what_is_no_image_says_why(data: bytes, reason: str) -> None:
+def test_what_is_not_an_image_says_why(data: bytes, reason: str) -> None:
     for read in (read_image, glance):
         with pytest.raises(UnreadableError, match=reason):
             read(data)
@@ -240,16 +240,16 @@ def test_what_is_no_image_says_why(data: bytes, reason: str) -> None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     form=st.sampled_from(["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF"]),
-    place=st.floats(0, 1),
+    position=st.floats(0, 1),
     byte=st.integers(0, 255),
     cut=st.booleans(),
 )
 @pytest.mark.filterwarnings("ignore")
 def test_damage_is_either_survived_or_explained(
-    colours: np.ndarray, form: str, place: float, byte: int, cut: bool
+    colours: np.ndarray, form: str, position: float, byte: int, cut: bool
 ) -> None:
     data = bytearray(encoded(Image.fromarray(colours), form))
-    where = int(place * (len(data) - 1))
+    where = int(position * (len(data) - 1))
     data[where] = byte
     for read in (read_image, glance):
         with suppress(UnreadableError):

@@ -166,9 +166,9 @@ def test_small_data_lies_on_the_gpu_and_large_data_does_not(
 
 def anonymous() -> int:
     """Bytes of this process that no file backs."""
-    found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+    match = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match
+    return int(match[1]) * 1024
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")

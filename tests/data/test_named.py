@@ -59,9 +59,11 @@ def test_a_name_goes_before_a_folder(
     assert load_data("./fashion-mini").classes == ("a", "b")
 
 
-@pytest.mark.parametrize(("name", "place"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
-def test_mnist(tmp_path: Path, name: str, place: str) -> None:
-    folder = tmp_path / place / "raw"
+@pytest.mark.parametrize(
+    ("name", "subfolder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")]
+)
+def test_mnist(tmp_path: Path, name: str, subfolder: str) -> None:
+    folder = tmp_path / subfolder / "raw"
     folder.mkdir(parents=True)
     for prefix, count in (("train", 40), ("t10k", 20)):
         images = RANDOM.integers(0, 256, (count, 28, 28), np.uint8)

@@ -33,14 +33,14 @@ def test_the_sheet_shows_the_fitted_pixels(dataset: Dataset, tmp_path: Path) -> 
 
 
 def test_augmentation_stands_beside_the_image(dataset: Dataset, tmp_path: Path) -> None:
-    asked: list[tuple[torch.Size, list[int]]] = []
+    calls: list[tuple[torch.Size, list[int]]] = []
 
     def inverted(images: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        asked.append((images.shape, positions.tolist()))
+        calls.append((images.shape, positions.tolist()))
         return 255 - images
 
     preview(dataset, tmp_path / "sheet.png", columns=4, augment=inverted)
-    assert asked == [(torch.Size([2, 3, 16, 16]), [0, 1]), (torch.Size([2, 3, 16, 16]), [2, 3])]
+    assert calls == [(torch.Size([2, 3, 16, 16]), [0, 1]), (torch.Size([2, 3, 16, 16]), [2, 3])]
     preview(dataset, tmp_path / "plain.png", columns=4)
     assert opened(tmp_path / "sheet.png").shape == opened(tmp_path / "plain.png").shape
 
