@@ -241,7 +241,7 @@ def test_papers_train_on_all_images(photos):
     [
         ({"recipe": "spt-las"}, "did you mean 'spt-lsa'"),
         ({"changes": {"recipe": "mine"}}, "there is no recipe 'mine'"),
-        ({"model": "cct_7_3x9"}, "cct_7_3x9"),
+        ({"model": "cct_7_3x9"}, "did you mean .cct_7_3x"),
         ({"epochs": 1, "minutes": 1}, "not both"),
         ({"changes": {"schedule": {"epochs": 1, "minutes": 1}}}, "not both"),
         ({"changes": {"optim": {"lrr": 1}}}, "did you mean 'lr'"),

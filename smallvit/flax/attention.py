@@ -21,13 +21,13 @@ class Attention(nn.Module):
         heads: Number of heads.
         head_dim: Width of a head; by default dim / heads.
         qkv_bias: Gives the query, key and value projections a bias.
-        temperature: Makes the scale of the scores a learned parameter, one a head (half of LSA).
+        temperature: Makes the scale of the scores a learned parameter, one per head (half of LSA).
         masked: Hides every token from itself (the other half). A single token still sees itself:
             there is nothing else to attend to.
         dropout: On the output.
         attn_dropout: On the weights.
         kernel_init: How both projections start.
-        dtype: What is computed in; the softmax never below float32.
+        dtype: Data type of the computation; the softmax never below float32.
     """
 
     dim: int

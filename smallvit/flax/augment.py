@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-#: How much of a pixel stays its own; the rest comes from the partner.
+#: The share of each pixel that is kept; the rest comes from the partner.
 Share = Float[Array, "B H W 1"]
 
 
@@ -20,7 +20,7 @@ def flip(key: Array, images: Float[Array, "B H W C"], prob: float = 0.5) -> Floa
 
 
 def crop(key: Array, images: Float[Array, "B H W C"], padding: int = 4) -> Float[Array, "B H W C"]:
-    """Cuts each image, padded on all sides, back to its size at a random place."""
+    """Cuts each image, padded on all sides, back to its size at a random position."""
     batch, height, width, _ = images.shape
     sides = (padding, padding)
     padded = jnp.pad(images, ((0, 0), sides, sides, (0, 0)))
@@ -40,19 +40,19 @@ def erase(
     """Blanks a rectangle of some images.
 
     Args:
-        prob: How many images.
-        area: The least and most of an image that goes.
+        prob: Probability that an image is changed.
+        area: The smallest and largest share of an image that is erased.
         aspect: Height over width, between this and its inverse, log-uniform; a side longer than
             the image is cut to it.
     """
     batch, height, width, _ = images.shape
-    chosen_key, area_key, aspect_key, place_key = jax.random.split(key, 4)
+    chosen_key, area_key, aspect_key, corner_key = jax.random.split(key, 4)
     pixels = height * width * jax.random.uniform(area_key, (batch,), minval=area[0], maxval=area[1])
     bound = -jnp.log(aspect)
     ratio = jnp.exp(jax.random.uniform(aspect_key, (batch,), minval=-bound, maxval=bound))
     tall = jnp.clip(jnp.round(jnp.sqrt(pixels * ratio)), 1, height).astype(int)
     wide = jnp.clip(jnp.round(jnp.sqrt(pixels / ratio)), 1, width).astype(int)
-    row, column = jax.random.uniform(place_key, (2, batch))
+    row, column = jax.random.uniform(corner_key, (2, batch))
     top = (row * (height - tall + 1)).astype(int)
     left = (column * (width - wide + 1)).astype(int)
     box = _box(images, top, top + tall, left, left + wide)
@@ -61,7 +61,7 @@ def erase(
 
 
 def mixup(key: Array, images: Float[Array, "B H W C"], alpha: float = 1.0) -> Share:
-    """Mixup's share: one number an image, Beta(alpha, alpha)."""
+    """Mixup's share: one number per image, Beta(alpha, alpha)."""
     kept = _beta(key, alpha, (len(images), 1, 1, 1))
     return jnp.broadcast_to(kept, (*images.shape[:3], 1))
 
@@ -69,10 +69,10 @@ def mixup(key: Array, images: Float[Array, "B H W C"], alpha: float = 1.0) -> Sh
 def cutmix(key: Array, images: Float[Array, "B H W C"], alpha: float = 1.0) -> Share:
     """CutMix's share: 0 in a rectangle of area 1 − Beta(alpha, alpha), cut at the border."""
     batch, height, width, _ = images.shape
-    kept_key, place_key = jax.random.split(key)
+    kept_key, corner_key = jax.random.split(key)
     side = jnp.sqrt(1 - _beta(kept_key, alpha, (batch,)))
     tall, wide = (side * height).astype(int), (side * width).astype(int)
-    row, column = jax.random.uniform(place_key, (2, batch))
+    row, column = jax.random.uniform(corner_key, (2, batch))
     top = (row * height).astype(int) - tall // 2
     left = (column * width).astype(int) - wide // 2
     return 1.0 - _box(images, top, top + tall, left, left + wide)

@@ -21,7 +21,7 @@ class Mlp(nn.Module):
         hidden: Width between them.
         dropout: After each of them.
         kernel_init: How both start.
-        dtype: What is computed in.
+        dtype: Data type of the computation.
     """
 
     hidden: int
@@ -45,14 +45,14 @@ class Block(nn.Module):
     """Attention and MLP, each on a residual branch.
 
     Attributes:
-        attention: The attention, ready made.
-        mlp: The MLP, ready made.
-        drop_path: Stochastic depth on both branches: drops a whole branch for some images of a
+        attention: The attention module.
+        mlp: The MLP module.
+        drop_path: Stochastic depth on both branches: drops a branch for some images of a
             batch, scales up the rest.
         post_norm: The published compact-transformer block, which normalises the residual stream
             itself after attention: x = x + attn(norm1(x)); x = norm2(x); x = x + mlp(x).
-        eps: Of both norms.
-        dtype: What is computed in.
+        eps: Added to the variance in both norms.
+        dtype: Data type of the computation.
     """
 
     attention: Attention

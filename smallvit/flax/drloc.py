@@ -1,4 +1,4 @@
-"""Dense relative localization (arXiv 2106.03746): a loss that makes tokens know their places.
+"""Dense relative localization (arXiv 2106.03746): a loss that teaches tokens their positions.
 
 It is a training loss: its perceptron belongs to the loss and never to the model.
 """
@@ -41,7 +41,7 @@ class DRLoc(nn.Module):
 
     Attributes:
         mode: How distances are predicted.
-        pairs: Pairs drawn an image.
+        pairs: Pairs drawn per image.
         normalised: Divides l1's targets by the grid's side, as in the paper.
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
@@ -74,9 +74,9 @@ class DRLoc(nn.Module):
             pairs: The tokens of each pair, instead of drawing them.
         """
         tokens, grid = pool_grid(features)
-        batch, places, _ = tokens.shape
+        batch, count, _ = tokens.shape
         if pairs is None:
-            pairs = jax.random.randint(key, (2, batch, self.pairs), 0, places)
+            pairs = jax.random.randint(key, (2, batch, self.pairs), 0, count)
         images = jnp.arange(batch)[:, None]
         x = jnp.concatenate([tokens[images, pairs[0]], tokens[images, pairs[1]]], -1)
         for layer in range(self.hidden_layers):
@@ -103,7 +103,7 @@ def _expected_offset(
 ) -> Float[Array, "B m"]:
     """Regression by expectation with a variance term."""
     chance = jax.nn.softmax(logits)
-    place = jnp.arange(logits.shape[-1])
-    mean = (chance * place).sum(-1)
-    variance = (chance * (place - mean[..., None]) ** 2).sum(-1) + _VARIANCE_EPS
+    distance = jnp.arange(logits.shape[-1])
+    mean = (chance * distance).sum(-1)
+    variance = (chance * (distance - mean[..., None]) ** 2).sum(-1) + _VARIANCE_EPS
     return (mean - offset) ** 2 / variance + _VARIANCE_WEIGHT * jnp.log(variance)

@@ -17,7 +17,7 @@ POSITION_STD = {"xavier": 1.0, "compact": 0.2, "trunc": 0.02}
 XAVIER: Initializer = initializers.variance_scaling(1.0, "fan_avg", "normal")
 NARROW: Initializer = initializers.normal(0.02)
 KAIMING: Initializer = initializers.variance_scaling(2.0, "fan_in", "normal")
-#: PyTorch's own start of a convolution: uniform within ±1/√fan_in.
+#: How PyTorch starts a convolution: uniform within ±1/√fan_in.
 UNIFORM: Initializer = initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 

@@ -61,20 +61,20 @@ class Encoder(nn.Module, kw_only=True):
         shift: SPT's shift as a fraction of the patch, or of the tokens' stride.
         directions: SPT's directions.
         lsa: Locality self-attention.
-        temperature: LSA's learned temperature; by default as `lsa` says.
-        masked: LSA's diagonal mask; by default as `lsa` says.
+        temperature: LSA's learned temperature; by default that of `lsa`.
+        masked: LSA's diagonal mask; by default that of `lsa`.
         pool: Class token, mean, or sequence pooling.
         position: Learned, sinusoidal or no positions.
         post_norm: The published compact block.
         qkv_bias: Bias on queries, keys and values.
-        eps: Of every LayerNorm but SPT's.
+        eps: Added to the variance in every LayerNorm but SPT's.
         start: How the weights start.
         dropout: After attention and in the MLP.
         emb_dropout: After the positions.
         attn_dropout: On the attention weights.
         drop_path: Stochastic depth.
         ramp: Stochastic depth rises with depth instead of being constant.
-        dtype: What is computed in, such as `jnp.bfloat16`; parameters stay float32.
+        dtype: Data type of the computation, such as `jnp.bfloat16`; parameters stay float32.
     """
 
     image_size: int | Size

@@ -1,4 +1,4 @@
-"""From tokens to one vector an image: class token, mean, sequence pooling.
+"""From tokens to one vector per image: class token, mean, sequence pooling.
 
 Each pool prepends what it needs (`prefix` tokens) and reads its vector off the final tokens.
 """

@@ -25,9 +25,9 @@ def resample(
     """Stretches a position table from one token grid to another (bicubic, antialiased).
 
     Args:
-        old: Rows and columns the table was made for.
-        new: Rows and columns it is needed for.
-        prefix: Leading entries that stand for no place (class tokens) and are kept.
+        old: Rows and columns of the table.
+        new: Rows and columns that are needed.
+        prefix: Leading entries of class tokens, which are kept.
     """
     _, entries, dim = table.shape
     if entries != prefix + old[0] * old[1]:
@@ -38,8 +38,8 @@ def resample(
     if old == new:
         return table
     image = table[:, prefix:].reshape(1, *old, dim)
-    places = jax.image.resize(image, (1, *new, dim), "cubic").reshape(1, -1, dim)
-    return jnp.concatenate([table[:, :prefix], places], 1)
+    entries = jax.image.resize(image, (1, *new, dim), "cubic").reshape(1, -1, dim)
+    return jnp.concatenate([table[:, :prefix], entries], 1)
 
 
 class Positions(nn.Module):

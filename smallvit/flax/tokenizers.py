@@ -53,7 +53,7 @@ class PatchTokenizer(nn.Module):
         dim: Width of the tokens.
         patch_size: Side of a patch.
         xavier: Starts xavier-normal with bias zero, instead of PyTorch's way.
-        dtype: What is computed in.
+        dtype: Data type of the computation.
     """
 
     dim: int
@@ -63,7 +63,7 @@ class PatchTokenizer(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B N D"]:
-        """Returns one token a patch, row by row."""
+        """Returns one token per patch, row by row."""
         p = self.patch_size
         fan_in = p * p * images.shape[-1]
         proj = nn.Conv(
@@ -88,7 +88,7 @@ class SPT(nn.Module):
         shift: How far the copies move, as a fraction of the patch, rounded down to pixels.
         directions: Where they move: the four diagonals, the four cardinals, or all eight.
         kernel_init: How the projection starts.
-        dtype: What is computed in.
+        dtype: Data type of the computation.
     """
 
     dim: int
@@ -100,7 +100,7 @@ class SPT(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B N D"]:
-        """Returns one token a patch, row by row."""
+        """Returns one token per patch, row by row."""
         batch, height, width, _ = images.shape
         p = self.patch_size
         if height % p or width % p:
@@ -126,7 +126,7 @@ class ConvTokenizer(nn.Module):
         kernel: Side of the convolution kernels.
         layers: How many convolutions; all but the last have 64 channels.
         stride: Stride of the convolutions; each pool halves once more.
-        dtype: What is computed in.
+        dtype: Data type of the computation.
     """
 
     dim: int
@@ -137,7 +137,7 @@ class ConvTokenizer(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B N D"]:
-        """Returns one token a position of the last feature map, row by row."""
+        """Returns one token per position of the last feature map, row by row."""
         x = images
         for layer in range(self.layers):
             x = nn.Conv(

@@ -9,7 +9,7 @@ from safetensors.flax import load_file, save_file
 
 
 def save(tree: Any, path: str | PathLike[str]) -> None:
-    """Writes every leaf of a tree (variables, gradients, a whole training state) under its path."""
+    """Writes every leaf of a tree (variables, gradients, a training state) under its path."""
     leaves, _ = tree_flatten_with_path(tree)
     arrays = {keystr(key, simple=True, separator="."): jax.numpy.asarray(x) for key, x in leaves}
     save_file(arrays, path)
@@ -38,7 +38,7 @@ def load(path: str | PathLike[str], like: Any = None) -> Any:
     leaves, structure = tree_flatten_with_path(like)
     names = [keystr(key, simple=True, separator=".") for key, _ in leaves]
     faults = [f"{name} is missing" for name in names if name not in arrays]
-    faults += [f"{name} has no place" for name in arrays if name not in set(names)]
+    faults += [f"{name} is not expected" for name in arrays if name not in set(names)]
     faults += [
         f"{name} is {arrays[name].shape} and not {leaf.shape}"
         for name, (_, leaf) in zip(names, leaves, strict=True)

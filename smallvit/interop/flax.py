@@ -27,7 +27,6 @@ from smallvit.layers import sinusoid
 
 Variables = dict[str, Any]
 
-_WEIGHTS = "weights.safetensors"
 _LEAVES = {"weight", "bias", "scale", "table", "token"}
 
 
@@ -38,7 +37,7 @@ def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> V
         source: A model, a state dict, a safetensors file of one, or the folder of a run.
 
     Raises:
-        ValueError: A tensor has no place in the Flax models.
+        ValueError: A tensor does not exist in the Flax models.
     """
     fixed = None
     if isinstance(source, nn.Module):
@@ -52,7 +51,7 @@ def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> V
         *parents, leaf = re.sub(r"\.(\d+)\.", r"_\1.", key).split(".")
         if leaf not in _LEAVES:
             raise ValueError(
-                f"{key} has no place in smallvit.flax, which holds ViT, ViT-Lite, CVT and CCT"
+                f"{key} does not exist in smallvit.flax, which has ViT, ViT-Lite, CVT and CCT"
             )
         collection = "params"
         if leaf == "table" and (_is_sinusoid(tensor) if fixed is None else fixed):
@@ -95,7 +94,9 @@ def to_torch(source: Mapping[str, Any] | str | PathLike[str]) -> dict[str, Tenso
 def _read(path: Path) -> Mapping[str, Tensor]:
     from safetensors.torch import load_file
 
-    file = path / _WEIGHTS if path.is_dir() else path
+    from smallvit.runs.folder import WEIGHTS
+
+    file = path / WEIGHTS if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"no weights at {file}: give a safetensors file or a run's folder")
     return load_file(file)

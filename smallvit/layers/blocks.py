@@ -1,4 +1,4 @@
-"""The transformer block and its small parts (our own few lines: timm.layers is slow to import)."""
+"""The transformer block and its small parts (written here, as timm.layers is slow to import)."""
 
 from collections.abc import Callable
 
@@ -93,7 +93,7 @@ class Block(nn.Module):
 
     Attributes:
         checkpointed: Whether training computes the activations again for the backward pass
-            instead of keeping them (never while the attention weights are asked for).
+            instead of keeping them (never while attention weights are collected).
     """
 
     checkpointed: bool = False

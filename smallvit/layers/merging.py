@@ -3,6 +3,8 @@
 `view` shows what each new token is made of, on the grid before (`before`).
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -22,12 +24,9 @@ class PatchMerging(nn.Module):
         super().__init__()
         self.before = grid
         self.grid = (grid[0] // 2, grid[1] // 2)
+        self.view = partial(soft_split, kernel=2, stride=2, padding=0)
         self.norm = nn.LayerNorm(4 * dim)
         self.proj = nn.Linear(4 * dim, 2 * dim, bias=False)
-
-    def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B n s"]:
-        """A token is made of 2×2 tokens."""
-        return soft_split(image, 2, 2, 0)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B n d"]:
         """Neighbours are taken at (row, column) offsets (0,0), (1,0), (0,1), (1,1)."""
@@ -36,7 +35,7 @@ class PatchMerging(nn.Module):
 
 
 class _PoolingWithClass(nn.Module):
-    """Pools the grid with `pool` and widens class tokens with a linear layer of their own."""
+    """Pools the grid with `pool` and widens class tokens with a separate linear layer."""
 
     def __init__(self, dim: int, before: tuple[int, int], grid: tuple[int, int], prefix: int):
         super().__init__()
@@ -59,12 +58,9 @@ class PiTPooling(_PoolingWithClass):
 
     def __init__(self, dim: int, grid: tuple[int, int], *, prefix: int = 1) -> None:
         super().__init__(dim, grid, (-(-grid[0] // 2), -(-grid[1] // 2)), prefix)
+        self.view = partial(soft_split, kernel=3, stride=2, padding=1)
         self.depthwise = nn.Conv2d(dim, 2 * dim, 3, 2, 1, groups=dim)
         self.proj = nn.Linear(2 * dim, 2 * dim)
-
-    def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B n s"]:
-        """A token is made of 3×3 tokens."""
-        return soft_split(image, 3, 2, 1)
 
     def pool(self, image: Float[Tensor, "B D h w"]) -> Float[Tensor, "B n d"]:
         """Halves the grid, rounding up."""

@@ -23,8 +23,8 @@ def resample(
     """Stretches a position table from one token grid to another (bicubic, antialiased).
 
     Args:
-        old: Rows and columns the table was made for.
-        new: Rows and columns it is needed for.
+        old: Rows and columns of the table.
+        new: Rows and columns that are needed.
         prefix: Leading entries of class tokens, which are kept.
     """
     if table.shape[1] != prefix + old[0] * old[1]:
@@ -44,11 +44,11 @@ class Positions(nn.Module):
     """Adds a position table to the tokens.
 
     Args:
-        kind: A learned table, the fixed sinusoid (kept as a parameter that is not trained, so
+        kind: A learned table, the fixed sinusoid (stored as a parameter that is not trained, so
             that a checkpoint carries it), or none.
         grid: Rows and columns of tokens.
         dim: Width of the tokens.
-        prefix: Class tokens in front, which have entries of their own.
+        prefix: Class tokens in front of the patches; they have entries too.
         std: Standard deviation of the learned table at the start.
     """
 

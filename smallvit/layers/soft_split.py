@@ -74,7 +74,7 @@ class TokenTransformer(nn.Module):
     def forward(
         self, x: Float[Tensor, "B N D"], *, weights: list[Tensor] | None = None
     ) -> Float[Tensor, "B N d"]:
-        """Returns tokens of the new width; there is no residual from the input's.
+        """Returns tokens of the new width; there is no residual from the input.
 
         Args:
             weights: A list to which the attention weights are appended.

@@ -1,4 +1,7 @@
-"""From images to tokens: patches, shifted patches (SPT) and convolutions (CCT)."""
+"""From images to tokens: patches, shifted patches (SPT) and convolutions (CCT).
+
+Each has a `receptive_field`: the side, in pixels, of what one token sees.
+"""
 
 import math
 from collections.abc import Iterable
@@ -66,11 +69,7 @@ def shifted_stack(
 
 
 class PatchTokenizer(nn.Module):
-    """Non-overlapping patches through one linear layer (stored as a convolution).
-
-    Attributes:
-        receptive_field: Side, in pixels, of what a token sees.
-    """
+    """Non-overlapping patches through one linear layer (stored as a convolution)."""
 
     def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
         super().__init__()
@@ -91,9 +90,6 @@ class SPT(nn.Module):
         patch_size: Side of a patch.
         shift: How far the copies move, as a fraction of the patch, rounded down to pixels.
         directions: Where they move: the four diagonals, the four cardinals, or all eight.
-
-    Attributes:
-        receptive_field: Side, in pixels, of what a token sees.
     """
 
     def __init__(
@@ -134,9 +130,6 @@ class ConvTokenizer(nn.Module):
         kernel: Side of the convolution kernels.
         layers: How many convolutions; all but the last have 64 channels.
         stride: Stride of the convolutions; each pool halves once more.
-
-    Attributes:
-        receptive_field: Side, in pixels, of what a token sees.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def shift_mask(grid: tuple[int, int], window: tuple[int, int], shift: tuple[int,
 class WindowAttention(MultiHead):
     """Attention inside windows of the grid, optionally rolled by half a window.
 
-    Along an axis where the grid is no larger than the window, the window is the grid and
+    Along an axis where the grid is not larger than the window, the window is the grid and
     nothing is rolled. Windows and heads share one axis, so that bias and mask broadcast over
     the batch and are never copied for it.
 

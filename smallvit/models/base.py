@@ -136,7 +136,7 @@ class Backbone(nn.Module):
         return layers
 
     def compensate_channels(self, state: dict[str, Tensor], factor: float) -> None:
-        """Adapts, in place, what else depends on the number of channels, now `factor` times it."""
+        """Adapts, in place, what else depends on having `factor` times as many channels."""
 
     def make_tokenizer(
         self, dim: int, patch_size: int, plain: type[PatchTokenizer] = PatchTokenizer
@@ -146,11 +146,7 @@ class Backbone(nn.Module):
         if not config.spt:
             return plain(config.in_channels, dim, patch_size)
         return SPT(
-            config.in_channels,
-            dim,
-            patch_size,
-            shift=config.shift,
-            directions=config.directions,
+            config.in_channels, dim, patch_size, shift=config.shift, directions=config.directions
         )
 
     def make_block(self, attention: nn.Module, dim: int, drop_path: float, **options: Any) -> Block:

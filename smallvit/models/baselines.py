@@ -1,10 +1,10 @@
 """CNN baselines for small images: CIFAR ResNets, and timm's with a stem that keeps pixels.
 
 Deliberate differences: the shortcut of a CIFAR ResNet pads its new channels behind the old ones;
-below 128 pixels timm's models start at stride 1 (`small_stem=False` leaves their stem alone).
+below 128 pixels timm's models start at stride 1 (`small_stem=False` keeps timm's stem).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -45,7 +45,7 @@ class CifarResNet(nn.Module):
         width: Channels of the first stage; they double twice.
     """
 
-    #: timm's words for what reads the image and what is the head.
+    #: timm's keys for what reads the image and what is the head.
     pretrained_cfg: ClassVar[dict[str, str]] = {"first_conv": "stem", "classifier": "head"}
 
     def __init__(
@@ -104,27 +104,12 @@ class CifarResNet(nn.Module):
         return self.forward_head(self.forward_features(images))
 
 
-def _cifar(
-    depth: int, *, num_classes: int, image_size: Size, in_channels: int, width: int = 16
-) -> nn.Module:
-    del image_size  # any size will do
-    return CifarResNet(depth, num_classes=num_classes, in_channels=in_channels, width=width)
-
-
 def _timm(
-    name: str,
-    *,
-    num_classes: int,
-    image_size: Size,
-    in_channels: int,
-    small_stem: bool | None = None,
-    **options: Any,
+    name: str, *, num_classes: int, in_channels: int, small_stem: bool, **options: Any
 ) -> nn.Module:
     import timm
 
     model: Any = timm.create_model(name, num_classes=num_classes, in_chans=in_channels, **options)
-    if small_stem is None:
-        small_stem = min(image_size) < _SMALL
     if small_stem and name.startswith("resnet"):
         old = model.conv1
         model.conv1 = nn.Conv2d(in_channels, old.out_channels, 3, 1, 1, bias=False)
@@ -136,9 +121,9 @@ def _timm(
     return built
 
 
-BASELINES = {
-    "cifar_resnet56": partial(_cifar, 56),
-    "cifar_resnet110": partial(_cifar, 110),
+BASELINES: dict[str, Callable[..., nn.Module]] = {
+    "cifar_resnet56": partial(CifarResNet, 56),
+    "cifar_resnet110": partial(CifarResNet, 110),
     "resnet18": partial(_timm, "resnet18"),
     "resnet50": partial(_timm, "resnet50"),
     "efficientnet_b0": partial(_timm, "efficientnet_b0"),
@@ -146,26 +131,20 @@ BASELINES = {
 
 
 def make_baseline(
-    name: str,
-    *,
-    num_classes: int,
-    image_size: Size,
-    in_channels: int = 3,
-    options: Mapping[str, Any] | None = None,
+    name: str, num_classes: int, in_channels: int, options: Mapping[str, Any]
 ) -> nn.Module:
     """Builds a baseline by name.
 
     Args:
-        options: `width` of a CIFAR ResNet; `small_stem` and timm's own keywords for the others.
+        options: `width` of a CIFAR ResNet; `small_stem` and timm's keywords for the others.
 
     Raises:
         ValueError: An option is not known.
     """
-    sizes = {"num_classes": num_classes, "image_size": image_size, "in_channels": in_channels}
     try:
-        return BASELINES[name](**sizes, **(options or {}))
+        return BASELINES[name](num_classes=num_classes, in_channels=in_channels, **options)
     except TypeError as error:
-        listed = ", ".join(options or {})
+        listed = ", ".join(options)
         raise ValueError(f"{name} does not take all of the options {listed}: {error}") from error
 
 

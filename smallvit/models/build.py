@@ -19,12 +19,7 @@ _SIZES = ("num_classes", "image_size", "in_channels")
 
 
 def create_model(
-    name: str,
-    *,
-    num_classes: int,
-    image_size: int | Size,
-    in_channels: int = 3,
-    **options: Any,
+    name: str, *, num_classes: int, image_size: int | Size, in_channels: int = 3, **options: Any
 ) -> Backbone:
     """Builds one of our models by name.
 
@@ -99,23 +94,18 @@ def make_model(
         return create_model(name, **sizes, **options)
     if parts.base in BASELINES:
         options = stem_options(name, size) | options
-        model = make_baseline(name, **sizes, options=options)
+        model = make_baseline(name, num_classes, in_channels, options)
     else:
         model = _make_timm(parts, **sizes, options=options)
     return with_description(model, name, sizes, options)
 
 
 def _make_timm(
-    name: Name,
-    *,
-    num_classes: int,
-    image_size: Size,
-    in_channels: int,
-    options: Mapping[str, Any],
+    name: Name, *, num_classes: int, image_size: Size, in_channels: int, options: Mapping[str, Any]
 ) -> nn.Module:
     """An untrained timm model with its add-ons.
 
-    An SPT branch stands beside the embedding, as for a trained model, so that weights fit both.
+    The SPT branch is beside the embedding, as for a trained model, so that weights fit both.
 
     Raises:
         ValueError: timm cannot build it so.

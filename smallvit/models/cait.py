@@ -116,17 +116,10 @@ class CaiT(Backbone):
         return [Stage(self.grid, [*first, *then])]
 
 
-_CAIT_24: dict[str, Any] = {
-    "dim": 192,
-    "depth": 24,
-    "class_depth": 2,
-    "num_heads": 4,
-    "head_dim": 64,
-    "mlp_ratio": 2,
-    "drop_path": 0.1,
-}
+_CAIT_24: dict[str, Any] = {"dim": 192, "depth": 24, "class_depth": 2, "num_heads": 4}
+_CAIT_24 |= {"head_dim": 64, "mlp_ratio": 2, "drop_path": 0.1}
 
 VARIANTS = {
-    "cait_24_p4": Variant(CaiT, SPT_LSA, 32, {**_CAIT_24, "patch_size": 4}),
-    "cait_24_p8": Variant(CaiT, SPT_LSA, 64, {**_CAIT_24, "patch_size": 8}),
+    "cait_24_p4": Variant(CaiT, SPT_LSA, 32, _CAIT_24 | {"patch_size": 4}),
+    "cait_24_p8": Variant(CaiT, SPT_LSA, 64, _CAIT_24 | {"patch_size": 8}),
 }

@@ -7,19 +7,13 @@ Deliberate differences from the reference code:
 """
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.layers import (
-    Block,
-    ChannelNorm,
-    ConvAttention,
-    Features,
-    MeanPool,
-    Stack,
-    soft_split,
-)
+from smallvit.layers import Block, ChannelNorm, ConvAttention, Features, MeanPool, Stack, soft_split
 from smallvit.models.base import DRLOC, Backbone, Variant, drop_rates
 from smallvit.models.config import BackboneConfig, Stages
 from smallvit.sizes import Size
@@ -27,7 +21,7 @@ from smallvit.sizes import Size
 
 @dataclass(frozen=True, kw_only=True)
 class CvTConfig(BackboneConfig):
-    """Stages, each with an embedding convolution of its own.
+    """Stages, each with its embedding convolution.
 
     Attributes:
         dims: Width of each stage.
@@ -65,17 +59,13 @@ class CvTConfig(BackboneConfig):
 
 
 class Embedding(nn.Module):
-    """A strided convolution and a norm over channels; tokens in and out, on a grid."""
+    """A strided convolution and a norm over channels; `view` shows what a token is made of."""
 
     def __init__(self, in_channels: int, dim: int, kernel: int, stride: int) -> None:
         super().__init__()
-        self.kernel, self.stride = kernel, stride
+        self.view = partial(soft_split, kernel=kernel, stride=stride, padding=kernel // 2)
         self.conv = nn.Conv2d(in_channels, dim, kernel, stride, kernel // 2)
         self.norm = ChannelNorm(dim)
-
-    def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N s"]:
-        """What each token is made of."""
-        return soft_split(image, self.kernel, self.stride, self.kernel // 2)
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Returns one token per position, row by row."""
@@ -138,20 +128,7 @@ class CvT(Backbone):
         return self.config.kernels[0] + 2 * self.config.stack_shift
 
 
-VARIANTS = {
-    "cvt_13": Variant(
-        CvT,
-        DRLOC,
-        224,
-        {
-            "dims": (64, 192, 384),
-            "depths": (1, 2, 10),
-            "num_heads": (1, 3, 6),
-            "kernels": (7, 3, 3),
-            "strides": (4, 2, 2),
-            "head_dim": 64,
-            "mlp_ratio": 4,
-            "drop_path": 0.1,
-        },
-    ),
-}
+_CVT_13: dict[str, Any] = {"dims": (64, 192, 384), "depths": (1, 2, 10), "num_heads": (1, 3, 6)}
+_CVT_13 |= {"kernels": (7, 3, 3), "strides": (4, 2, 2), "head_dim": 64}
+
+VARIANTS = {"cvt_13": Variant(CvT, DRLOC, 224, _CVT_13 | {"mlp_ratio": 4, "drop_path": 0.1})}

@@ -38,7 +38,7 @@ def features_of(
     pooled = parts.forward_head(x, pre_logits=True)
     classifier = parts.get_classifier()
     # The same numbers as forward_head(x), with its dropout drawn once; a pair of heads (DeiT's)
-    # cannot be told from the pooled vector.
+    # cannot be computed from the pooled vector.
     linear = isinstance(classifier, nn.Linear | nn.Identity)
     logits = classifier(pooled) if linear else parts.forward_head(x)
     return Features(tokens, grid, pooled), logits
@@ -81,7 +81,7 @@ def _grid(model: Any, size: Size) -> Size | None:
 
 
 def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) -> tuple[int, Size]:
-    """Width and grid of a model's features, found by one image; the model stays as it was.
+    """Width and grid of a model's features, measured with one image; the model stays as it was.
 
     Raises:
         ValueError: The model shows no grid of tokens, or its logits are not what its head makes
@@ -95,7 +95,7 @@ def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) ->
         features, logits = features_of(model, image)
         if not torch.allclose(logits, model(image), rtol=1e-3, atol=1e-4):
             raise ValueError(
-                f"a {type(model).__name__} computes its logits in a way of its own, not from what "
-                "forward_head returns: train it without DRLoc"
+                f"a {type(model).__name__} does not compute its logits from what forward_head "
+                "returns: train it without DRLoc"
             )
     return features.tokens.shape[2], features.grid

@@ -2,7 +2,7 @@
 
 Each is a subclass of the layer it replaces, so that tensors keep their names and whatever is not
 said here stays timm's. The similarity matrix with its scale and mask, and the shifted patches, are
-this package's own.
+this package's.
 """
 
 from typing import Any, TypeVar

@@ -52,8 +52,8 @@ def localize(
 ) -> Model:
     """The SPT/LSA version of a timm VisionTransformer, DeiT, CaiT, PiT or Swin.
 
-    Returns a copy; the model it was made from stays as it is. The copy is still a timm model of
-    the same class, and every tensor it kept has its old name. Attention keeps its weights. An
+    Returns a copy; the original model is not changed. The copy is still a timm model of
+    the same class, and every tensor of the original keeps its name. Attention keeps its weights. An
     attention pool in front of the head (`global_pool="map"`) is left alone.
 
     Args:
@@ -71,7 +71,7 @@ def localize(
         directions: Where they move.
 
     Raises:
-        TypeError: The model is none of these.
+        TypeError: The model is not one of these.
         ValueError: It has an attention or an embedding that cannot be localized.
     """
     if start not in ("pretrained", "fresh"):

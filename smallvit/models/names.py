@@ -1,4 +1,4 @@
-"""Names of models: what may stand behind a `+`, and the table of everything that can be built.
+"""Names of models: the one grammar of add-ons, and the table of all variants.
 
 A name is `vit_9_p4`, a baseline's, or `timm/` and timm's own name; then come its add-ons, `+spt`,
 `+lsa` or `+spt+lsa`, in this order.
@@ -53,7 +53,7 @@ class Name(NamedTuple):
 
     @property
     def timm(self) -> str:
-        """Timm's own name of a `timm/` model, with its tag if it has one; empty for others."""
+        """The name that timm knows a `timm/` model by, with its tag; empty for others."""
         return self.base.removeprefix(_TIMM) if self.base.startswith(_TIMM) else ""
 
     def plus(self, addons: Iterable[str]) -> "Name":

@@ -105,15 +105,10 @@ class PiT(Backbone):
         return Features(x[:, 1:], self.grid, self.pool(x))
 
 
-_PIT_TINY: dict[str, Any] = {
-    "dim": 96,
-    "depths": (2, 6, 4),
-    "num_heads": (2, 4, 8),
-    "mlp_ratio": 2,
-    "drop_path": 0.1,
-}
+_PIT_TINY: dict[str, Any] = {"dim": 96, "depths": (2, 6, 4), "num_heads": (2, 4, 8)}
+_PIT_TINY |= {"mlp_ratio": 2, "drop_path": 0.1}
 
 VARIANTS = {
-    "pit_tiny_p2": Variant(PiT, SPT_LSA, 32, {**_PIT_TINY, "patch_size": 2}),
-    "pit_tiny_p4": Variant(PiT, SPT_LSA, 64, {**_PIT_TINY, "patch_size": 4}),
+    "pit_tiny_p2": Variant(PiT, SPT_LSA, 32, _PIT_TINY | {"patch_size": 2}),
+    "pit_tiny_p4": Variant(PiT, SPT_LSA, 64, _PIT_TINY | {"patch_size": 4}),
 }

@@ -68,7 +68,7 @@ class SwinConfig(BackboneConfig):
                 )
 
     def fits(self, side: int) -> bool:
-        """Whether every stage's grid is whole windows, or no larger than one."""
+        """Whether every stage's grid divides into windows, or is not larger than one."""
         grids = [side // self.patch_size // 2**i for i in range(len(self.depths))]
         return all(grid <= self.window or grid % self.window == 0 for grid in grids)
 
@@ -148,32 +148,13 @@ class Swin(Backbone):
         return Features(x, self.grid, self.pool(x))
 
 
-_SWIN_TINY: dict[str, Any] = {
-    "dim": 96,
-    "depths": (2, 6, 4),
-    "num_heads": (3, 6, 12),
-    "mlp_ratio": 2,
-    "window": 4,
-    "absolute": True,
-    "drop_path": 0.1,
-    "ramp": False,
-}
+_TINY: dict[str, Any] = {"dim": 96, "depths": (2, 6, 4), "num_heads": (3, 6, 12), "mlp_ratio": 2}
+_TINY |= {"window": 4, "absolute": True, "drop_path": 0.1, "ramp": False}
+_T: dict[str, Any] = {"dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}
+_T |= {"mlp_ratio": 4, "patch_size": 4, "window": 7, "drop_path": 0.1}
 
 VARIANTS = {
-    "swin_tiny_p2": Variant(Swin, SPT_LSA, 32, {**_SWIN_TINY, "patch_size": 2}),
-    "swin_tiny_p4": Variant(Swin, SPT_LSA, 64, {**_SWIN_TINY, "patch_size": 4}),
-    "swin_t": Variant(
-        Swin,
-        DRLOC,
-        224,
-        {
-            "dim": 96,
-            "depths": (2, 2, 6, 2),
-            "num_heads": (3, 6, 12, 24),
-            "mlp_ratio": 4,
-            "patch_size": 4,
-            "window": 7,
-            "drop_path": 0.1,
-        },
-    ),
+    "swin_tiny_p2": Variant(Swin, SPT_LSA, 32, _TINY | {"patch_size": 2}),
+    "swin_tiny_p4": Variant(Swin, SPT_LSA, 64, _TINY | {"patch_size": 4}),
+    "swin_t": Variant(Swin, DRLOC, 224, _T),
 }

@@ -9,7 +9,7 @@ Deliberate differences from the reference code:
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -190,27 +190,11 @@ class T2T(Backbone):
             state[key][: len(state[key]) // 3] *= factor**0.5
 
 
+_T2T_12 = {"dim": 256, "depth": 12, "num_heads": 4, "mlp_ratio": 2, "drop_path": 0.1}
+_T2T_14: dict[str, Any] = {"dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3, "ramp": True}
+_T2T_14 |= {"first_split": (7, 4, 2), "num_splits": 3, "performers": True, "drop_path": 0.1}
+
 VARIANTS = {
-    "t2t_12": Variant(
-        T2T,
-        SPT_LSA,
-        32,
-        {"dim": 256, "depth": 12, "num_heads": 4, "mlp_ratio": 2, "drop_path": 0.1},
-    ),
-    "t2t_14": Variant(
-        T2T,
-        DRLOC,
-        224,
-        {
-            "dim": 384,
-            "depth": 14,
-            "num_heads": 6,
-            "mlp_ratio": 3,
-            "first_split": (7, 4, 2),
-            "num_splits": 3,
-            "performers": True,
-            "drop_path": 0.1,
-            "ramp": True,
-        },
-    ),
+    "t2t_12": Variant(T2T, SPT_LSA, 32, _T2T_12),
+    "t2t_14": Variant(T2T, DRLOC, 224, _T2T_14),
 }

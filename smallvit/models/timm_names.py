@@ -1,4 +1,4 @@
-"""Both ways between this package and timm.
+"""Our models under timm's names, and timm's models with our parts.
 
 `localize` turns a timm model into its SPT/LSA version. Importing this module registers every
 model of ours, and every add-on combination, with timm: `cct_7_3x1` as `smallvit_cct_7_3x1`,
@@ -48,7 +48,7 @@ class TimmModel(Backbone):
     patch tokens. `forward_head` pools it.
 
     Attributes:
-        global_pool: "token", "seq" or "avg", whichever is the model's own; "avg", the mean of the
+        global_pool: "token", "seq" or "avg", as the model was built; "avg", the mean of the
             patch tokens; or "", no pooling.
         drop_rate: Dropout in front of the head.
     """
@@ -217,7 +217,7 @@ def _entry(name: str) -> Callable[..., TimmModel]:
         for key, value in kwargs.items():
             option = _SPELLINGS.get(key, key)
             if option in options:
-                raise ValueError(f"{option} is given twice, once as {key}")
+                raise ValueError(f"{option} was passed twice, once as {key}")
             options[option] = value
         model: TimmModel = build_model_with_cfg(
             partial(_build, name), timm_name(name), pretrained, **options

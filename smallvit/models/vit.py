@@ -121,11 +121,7 @@ class ViT(Backbone):
         self.blocks = Stack(
             self.make_block(
                 Attention(
-                    dim,
-                    config.num_heads,
-                    qkv_bias=config.qkv_bias,
-                    **config.lsa,
-                    **config.dropouts,
+                    dim, config.num_heads, qkv_bias=config.qkv_bias, **config.lsa, **config.dropouts
                 ),
                 dim,
                 rate,

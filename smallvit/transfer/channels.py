@@ -14,7 +14,7 @@ def adapt(weight: Tensor, old: int, new: int, *, after: int = 1, averaged: bool 
 
     To one channel the weights are summed; to more they are repeated in turn and multiplied with
     old / new. A grey image, the same on all channels, then gives what it gave: exactly if new is
-    one or a multiple of old. Shifted views keep to themselves: each is adapted as an image is.
+    one or a multiple of old. Each shifted view is adapted as an image is.
 
     Args:
         weight: A convolution (D, views · old, k, k), or a vector or matrix whose last axis runs

@@ -1,4 +1,4 @@
-"""From a state dict into a model that is nearly the one it was made for."""
+"""State dicts for models that nearly match them."""
 
 import math
 import re
@@ -17,17 +17,12 @@ from smallvit.text import some
 from smallvit.transfer.channels import adapt_all, input_keys_of_timm
 
 
-def _never(key: str) -> bool:
-    del key
-    return False
-
-
 def load_matching(
     state: dict[str, Tensor],
     model: nn.Module,
     *,
     source: str,
-    renewed: Callable[[str], bool] = _never,
+    renewed: Callable[[str], bool] = lambda _: False,
 ) -> list[str]:
     """Loads a state dict; only the head and what is renewed may start fresh.
 
@@ -103,7 +98,7 @@ def for_timm(
     """A checkpoint in the shapes of a timm model or baseline: timm's filter, positions, channels.
 
     Args:
-        old: The model it was made for, which knows its grids; they were squares if it is not given.
+        old: The model it comes from, which knows its grids; without it they must be squares.
 
     Returns:
         The state dict, and notes about what was resampled and adapted.
@@ -150,37 +145,37 @@ def _square(count: int) -> Size:
 
 def _stretch_positions(key: str, table: Tensor, model: nn.Module, old: nn.Module | None) -> Tensor:
     """A position table for the model's grid: (1, N, D), or a map (1, D, h, w) or (1, h, w, D)."""
-    own = model.state_dict()[key]
-    if own.shape == table.shape or own.ndim != table.ndim:
+    target = model.state_dict()[key]
+    if target.shape == table.shape or target.ndim != table.ndim:
         return table
-    if own.ndim == 4:
-        last = own.shape[1] != table.shape[1]  # VOLO's channels
+    if target.ndim == 4:
+        last = target.shape[1] != table.shape[1]  # VOLO's channels
         image = table.permute(0, 3, 1, 2) if last else table
-        size = (own.shape[1], own.shape[2]) if last else (own.shape[2], own.shape[3])
+        size = (target.shape[1], target.shape[2]) if last else (target.shape[2], target.shape[3])
         image = F.interpolate(image.float(), size, mode="bicubic", antialias=True)
         return (image.permute(0, 2, 3, 1) if last else image).to(table.dtype)
     grid = _stated(model, "patch_embed", "grid_size")
-    if own.ndim != 3 or grid is None:
+    if target.ndim != 3 or grid is None:
         return table
-    prefix = own.shape[1] - grid[0] * grid[1]
-    before = _stated(old, "patch_embed", "grid_size") or _square(table.shape[1] - prefix)
-    if prefix < 0 or table.shape[1] != prefix + before[0] * before[1]:
+    prefix = target.shape[1] - grid[0] * grid[1]
+    had = _stated(old, "patch_embed", "grid_size") or _square(table.shape[1] - prefix)
+    if prefix < 0 or table.shape[1] != prefix + had[0] * had[1]:
         return table
-    return resample(table, before, grid, prefix)
+    return resample(table, had, grid, prefix)
 
 
 def _stretch_bias(key: str, table: Tensor, model: nn.Module, old: nn.Module | None) -> Tensor:
     """A relative bias table (rows · columns, M) for the model's window.
 
-    timm's filter would do it too, but by an indexing that PyTorch gives up.
+    timm's filter would do it too, but with an indexing that PyTorch has deprecated.
     """
     part = key.rpartition(".")[0]
     window, before = (_stated(m, part, "window_size") for m in (model, old))
-    own = model.state_dict()[key]
-    if window is None or table.shape == own.shape:
+    target = model.state_dict()[key]
+    if window is None or table.shape == target.shape:
         return table
     offsets = (2 * window[0] - 1, 2 * window[1] - 1)
-    behind = len(own) - offsets[0] * offsets[1]  # BEiT's for the class token
+    behind = len(target) - offsets[0] * offsets[1]  # BEiT's for the class token
     count = len(table) - behind
     had = _square(count) if before is None else (2 * before[0] - 1, 2 * before[1] - 1)
     if behind < 0 or count != had[0] * had[1]:
@@ -190,9 +185,9 @@ def _stretch_bias(key: str, table: Tensor, model: nn.Module, old: nn.Module | No
 
 @torch.no_grad()
 def widen(state: dict[str, Tensor], model: nn.Module, key: str) -> list[str]:
-    """Puts a convolution's weight in front of zeros for the shifted views it did not see."""
-    own = model.state_dict()[key]
-    wide = torch.zeros_like(own)
+    """Extends a convolution's weight with zeros for the shifted views."""
+    target = model.state_dict()[key]
+    wide = torch.zeros_like(target)
     wide[:, : state[key].shape[1]] = state[key]
     state[key] = wide
     return [f"SPT: {key} starts at zero for the shifted copies"]

@@ -2,26 +2,24 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 
 from smallvit.explaining.explain import explain, overlay, reading, receptive_field, temperatures
-from smallvit.explaining.rollout import (
-    Made,
-    Shares,
-    Strided,
-    Tokens,
-    Windows,
-    carry,
-    split,
-    spread,
-    steps,
+from smallvit.explaining.rollout import Shares, carry, spread, step_back
+from smallvit.layers import (
+    ConvAttention,
+    PatchMerging,
+    Performer,
+    PiTPooling,
+    TokenTransformer,
+    WindowAttention,
 )
-from smallvit.layers import Performer, TokenTransformer, WindowAttention
 from smallvit.layers.pooling import ClassToken
 from smallvit.models import create_model
 from smallvit.models.build import make_model
-from smallvit.models.timm_names import localize
+from smallvit.models.timm_names import localize, timm_name
 from tests.models.shrunk import FAMILIES, NAMES, shrunk, small_size
 
 ALL = [
@@ -49,7 +47,7 @@ def unscaled(model, images):
     weights = []
     with torch.no_grad():
         features = model.forward_features(images, weights=weights)
-    return carry(steps(model), weights, reading(model, features.tokens, features.grid))
+    return carry(model.attention_stages(), weights, reading(model, features.tokens, features.grid))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -127,10 +125,10 @@ def test_rollout_is_the_papers_product(name):
 def test_windows_are_put_back(shifted):
     grid, window, heads = (4, 6), 2, 3
     attention = WindowAttention(6, heads, grid=grid, window=window, shifted=shifted)
-    step, places = Windows(attention), torch.rand(1, *grid)
+    places = torch.rand(1, *grid)
     shares = Shares(torch.zeros(1, 0), places)
     identity = torch.eye(4).expand(1, 6 * heads, 4, 4)
-    before, seen = step.back(shares, identity)
+    before, seen = step_back(shares, identity, attention.layout)
     torch.testing.assert_close(before.places, places)
     torch.testing.assert_close(seen[0, 0], places[0] / 2)
 
@@ -150,25 +148,29 @@ def test_windows_are_put_back(shifted):
             for a, i in enumerate(cells):
                 for b, j in enumerate(cells):
                     whole[h, i, j] = weight[0, number * heads + h, a, b]
-    before, seen = step.back(shares, weight)
+    before, seen = step_back(shares, weight, attention.layout)
     row = places.flatten().double().numpy()
     close(before.places.flatten(), (row + row @ whole.mean(0)) / 2)
     close(seen[0].flatten(1), (row / 2) @ whole)
 
 
 @pytest.mark.parametrize(
-    ("fine", "see"),
-    [((8, 12), split(3, 2, 1)), ((7, 9), split(3, 2, 1)), ((8, 4), split(2, 2, 0))],
+    ("fine", "view"),
+    [
+        ((8, 12), PiTPooling(4, (8, 12)).view),
+        ((7, 9), ConvAttention(4, 1, grid=(7, 9), head_dim=4).layout.view),
+        ((8, 4), PatchMerging(4, (8, 4)).view),
+    ],
 )
-def test_spreading_keeps_sums_and_evenness(fine, see):
-    count = see(torch.ones(1, 1, *fine)).shape[1]
+def test_spreading_keeps_sums_and_evenness(fine, view):
+    count = view(torch.ones(1, 1, *fine)).shape[1]
     torch.testing.assert_close(
-        spread(torch.full((2, count), 1 / count), fine, see),
+        spread(torch.full((2, count), 1 / count), fine, view),
         torch.full((2, *fine), 1 / (fine[0] * fine[1])),
     )
     one = torch.zeros(1, count)
     one[0, 0] = 1
-    found = spread(one, fine, see)[0]
+    found = spread(one, fine, view)[0]
     assert found.sum() == pytest.approx(1)
     assert found[:2, :2].sum() == pytest.approx(1)  # the first token sees the corner alone
     assert found[0, 0] == found.max()
@@ -180,7 +182,7 @@ def test_even_attention_gives_an_even_map():
         images = make_images(model, 1)
         weights = [torch.ones_like(w) / w.shape[-1] for w in model.attention_maps(images)]
         start = reading(model, model.forward_features(images).tokens, model.grid)
-        shares, _ = carry(steps(model), weights, start)
+        shares, _ = carry(model.attention_stages(), weights, start)
         places = shares.places
         torch.testing.assert_close(places, places.mean().expand_as(places), msg=name)
 
@@ -191,16 +193,32 @@ def test_a_masked_token_does_not_look_at_itself():
     for place in range(4):
         shares = torch.zeros(1, 4)
         shares[0, place] = 1
-        before, seen = Tokens().back(Shares(torch.zeros(1, 0), shares.view(1, 2, 2)), weight)
+        after = Shares(torch.zeros(1, 0), shares.view(1, 2, 2))
+        before, seen = step_back(after, weight, model.all_tokens((2, 2)))
         assert not seen.flatten(2)[..., place].any()
         assert before.places.flatten()[place] == pytest.approx(0.5)  # the residual branch
 
 
-def test_steps_follow_the_layers():
-    kinds = [type(step) for step in steps(shrunk("cvt_13"))]
-    assert kinds == [Strided, Made, Strided, Made, Strided]
-    kinds = [type(step) for step in steps(shrunk("t2t_14"))]
-    assert kinds == [Tokens, Made, Tokens, Made, Tokens, Tokens]
+@pytest.mark.parametrize("name", FAMILIES)
+def test_layouts_are_those_of_the_weights(name):
+    model = shrunk(name).eval()
+    stages = model.attention_stages()
+    weights = iter(model.attention_maps(make_images(model, 1)))
+    assert [stage.view is None for stage in stages] == [True, *[False] * (len(stages) - 1)]
+    assert stages[-1].grid == model.grid
+    for number, stage in enumerate(stages):
+        for layout in stage.attentions:
+            windows, rows = layout.queries.shape
+            keys = layout.queries if layout.keys is None else layout.keys
+            finer = torch.ones(1, 1, *stage.grid)
+            columns = keys.shape[1] if layout.view is None else layout.view(finer).shape[1]
+            weight = next(weights)
+            assert weight.shape[1] % windows == 0
+            assert weight.shape[2:] == (rows, columns)
+        if number:
+            made = stage.view(torch.ones(1, 1, *stages[number - 1].grid))
+            assert made.shape[1] == stage.grid[0] * stage.grid[1]
+    assert next(weights, None) is None
 
 
 class Linear(nn.Module):
@@ -322,13 +340,12 @@ def test_other_models_have_a_gradient_map(name, options):
 
 
 @pytest.mark.parametrize("name", ["vit_9_p4", "cct_2_3x2", "cait_24_p4"])
-def test_ours_in_timms_clothes(name):
-    from smallvit.models import timm_names as clothes
-
-    model = shrunk(name).eval()
-    images = make_images(model)
-    expected = explain(model, images)
-    model.__class__ = clothes._FAMILIES[type(model)]
+def test_ours_under_timms_names(name):
+    ours = shrunk(name).eval()
+    images = make_images(ours)
+    expected = explain(ours, images)
+    model = timm.create_model(timm_name(name), **vars(ours.config)).eval()
+    model.load_state_dict(ours.state_dict())
     found = explain(model, images)
     close(found.rollout, expected.rollout)
     close(found.gradient, expected.gradient)
@@ -414,14 +431,14 @@ def test_temperatures():
     close(temperatures(model), [[1, 1], [0.5, 3]], 1e-6)
     for name in ("swin_tiny_p2+lsa", "t2t_12+lsa", "cait_24_p4+lsa"):
         assert {round(t, 6) for row in temperatures(shrunk(name)) for t in row} == {1}
-    timm = make_model(
+    theirs = make_model(
         "timm/vit_tiny_patch16_224",
         num_classes=2,
         image_size=(32, 32),
         in_channels=3,
         options={"patch_size": 8, "depth": 2},
     )
-    close(temperatures(localize(timm, spt=False)), np.ones((2, 3)), 1e-6)
+    close(temperatures(localize(theirs, spt=False)), np.ones((2, 3)), 1e-6)
 
 
 def test_overlay():

@@ -78,7 +78,7 @@ def test_window_attention(temperature, masked, grid, shifted):
 
 
 def test_window_attention_refuses_a_grid_that_does_not_divide():
-    with pytest.raises(ValueError, match="6×5 tokens has no whole windows of 4"):
+    with pytest.raises(ValueError, match="6×5 tokens does not divide into windows of 4"):
         WindowAttention(8, 2, grid=(6, 5), window=4)
 
 

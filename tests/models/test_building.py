@@ -65,10 +65,10 @@ def test_ours_need_no_timm():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("cifar_resnet65", "there is no model 'cifar_resnet65'; the nearest are cifar_resnet56"),
-        ("cct_7_3x", "the nearest are cct_7_3x"),
+        ("cifar_resnet65", "there is no model 'cifar_resnet65'; did you mean 'cifar_resnet56'"),
+        ("cct_7_3x", "did you mean 'cct_7_3x"),
         ("vit_9_p4+lsa+spt", "in this order"),
-        ("timm/resnet18x", "timm has no model 'resnet18x'; the nearest are"),
+        ("timm/resnet18x", "timm has no model 'resnet18x'; did you mean"),
         ("timm/vit_tiny_patch16_224+lsa+spt", "in this order"),
         ("timm/resnet10t+lsa", "cannot localize a ResNet"),
     ],

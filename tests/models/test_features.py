@@ -145,5 +145,5 @@ def test_models_without_a_grid_are_refused():
         feature_shape(MAKERS["pit"](), 32, 3)
     with pytest.raises(ValueError, match="a Linear has no forward_features"):
         features_of(nn.Linear(3, 3), torch.zeros(1, 3, 8, 8))
-    with pytest.raises(ValueError, match="in a way of its own"):
+    with pytest.raises(ValueError, match="does not compute its logits from"):
         feature_shape(Strange(), 32, 3)

@@ -1,10 +1,10 @@
-"""Names, options and sizes: what is known works, what is not gets a sentence."""
+"""Names, options and sizes: what is known works, what is not gets an error that helps."""
 
 import pytest
 import torch
 
 from smallvit import create_model, list_models
-from smallvit.models.names import MODELS
+from smallvit.models.names import MODELS, check_name, parse_name
 
 
 def test_list_models():
@@ -23,14 +23,16 @@ def test_list_models():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vit_9_p5", r"no model 'vit_9_p5'; the nearest are vit_9_p\d"),
-        ("cct7_3x1", "nearest are cct_7_3x1"),
+        ("vit_9_p5", r"no model 'vit_9_p5'; did you mean 'vit_9_p\d'"),
+        ("cct7_3x1", "did you mean 'cct_7_3x1'"),
         ("zzz", r"list_models\(\) lists all"),
         ("vit_9_p4+lsa+spt", r"add-ons are \+spt, \+lsa, \+spt\+lsa, in this order"),
         ("vit_9_p4+sptt", "add-ons are"),
         ("vit_9_p4+", "add-ons are"),
         ("cvt_13+lsa", "queries and keys differ in number"),
         ("", "list_models"),
+        ("+spt", "no model ''"),
+        ("resnet18", "no model 'resnet18'"),
     ],
 )
 def test_unknown_names(name, message):
@@ -75,8 +77,8 @@ def test_bad_options(options, message):
     ("options", "message"),
     [
         ({"depths": (2, 2)}, "stages differ in number: depths has 2, num_heads has 3"),
-        ({"depths": (2, 0, 2)}, "depths is .*: allowed are positive whole numbers, one a stage"),
-        ({"num_heads": 3}, "num_heads is 3: allowed are positive whole numbers, one a stage"),
+        ({"depths": (2, 0, 2)}, "depths is .*: allowed are positive whole numbers, one per stage"),
+        ({"num_heads": 3}, "num_heads is 3: allowed are positive whole numbers, one per stage"),
     ],
 )
 def test_bad_stages(options, message):
@@ -140,6 +142,32 @@ def test_halves_of_lsa_switch_alone():
     assert parts("vit_9_p4+lsa", masked=False) == (True, False)
 
 
+def test_the_parts_of_a_name():
+    assert parse_name("vit_9_p4+spt+lsa") == ("vit_9_p4", ("spt", "lsa"))
+    assert parse_name("+lsa") == ("", ("lsa",))
+    name = parse_name("timm/vit_tiny_patch16_224.augreg+lsa")
+    assert (name.timm, name.ours) == ("vit_tiny_patch16_224.augreg", False)
+    assert str(name.plus(["spt"])) == "timm/vit_tiny_patch16_224.augreg+spt+lsa"
+    assert str(name.plus([])) == str(name)
+    assert (parse_name("cct_7_3x1+lsa").ours, parse_name("cct_7_3x1").timm) == (True, "")
+    for wrong in ("timm/vit_tiny_patch16_224+lsa+spt", "vit_9_p4++", "resnet18+drloc"):
+        with pytest.raises(ValueError, match="in this order"):
+            parse_name(wrong)
+
+
+def test_names_are_checked_without_building():
+    for name in ("vit_9_p4+spt", "resnet18", "timm/resnet10t", "timm/vit_tiny_patch16_224+lsa"):
+        assert str(check_name(name)) == name
+    for name, message in [
+        ("resnet18+lsa", "resnet18 is a CNN"),
+        ("cifar_resnet65", "no model 'cifar_resnet65'; did you mean 'cifar_resnet56'"),
+        ("timm/resnet18x", "timm has no model 'resnet18x'; did you mean 'resnet18"),
+        ("zzz", "no model 'zzz'; `smallvit models`"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check_name(name)
+
+
 def test_no_classes_leaves_the_head_out():
     model = create_model("vit_9_p4", num_classes=0, image_size=32)
     x = torch.zeros(1, 3, 32, 32)
@@ -177,6 +205,14 @@ def test_resized_swin_resamples_windows_too():
     smaller = model.resized(16)  # the last grid is 2×2, smaller than a window
     assert smaller.stages[2][0].attention.window == (2, 2)
     assert smaller(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+def test_t2t_keeps_its_splits_at_any_size():
+    model = create_model("t2t_12", num_classes=3, image_size=32, dim=32, depth=1).eval()
+    larger = model.resized(64)  # a new model of this size would have three
+    assert (len(model.config.splits), len(larger.config.splits)) == (2, 2)
+    assert larger.resized(32).config.splits == model.config.splits
+    assert larger(torch.zeros(1, 3, 64, 64)).isfinite().all()
 
 
 def test_images_of_another_shape_get_a_sentence():

@@ -16,6 +16,7 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from smallvit.models.names import MODELS
+from smallvit.models.parameters import depths
 from smallvit.models.timm_names import TimmModel, timm_name
 from tests.models.shrunk import FAMILIES, NAMES, shrunk, small_size
 
@@ -128,7 +129,7 @@ def test_options_by_timms_names_or_ours():
     )
     assert by_timm.config == by_us.config
     assert by_timm(torch.randn(2, 1, 32, 64)).shape == (2, 3)
-    with pytest.raises(ValueError, match="img_size is given twice"):
+    with pytest.raises(ValueError, match="img_size was passed twice"):
         timm.create_model(CCT, img_size=32, image_size=32)
     with pytest.raises(ValueError, match="no option 'drop_pth'; did you mean 'drop_path'"):
         timm.create_model(CCT, drop_pth=0.1)
@@ -215,21 +216,27 @@ def test_timm_groups_the_parameters(name):
     scale = {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
     assert set(scale) == {key for key, p in model.named_parameters() if p.requires_grad}
     order = [
-        value
-        for key, value in scale.items()
+        scale[key]
+        for key in names.values()
         if key.startswith(("blocks.", "stages.")) and key.endswith("attention.proj.weight")
     ]
     assert order == sorted(order)
     assert len(set(order)) == len(order), "every block is a layer"
     for key in (key for key in scale if key.startswith(("mergings.", "poolings."))):
-        stage = key.split(".")[1]
-        assert scale[key] == max(value for k, value in scale.items() if f"stages.{stage}." in k)
+        stage = int(key.split(".")[1]) + 1
+        assert scale[key] == min(value for k, value in scale.items() if f"stages.{stage}." in k)
     assert scale["head.weight"] == max(scale.values()) == 1
     assert min(scale.values()) in {
         scale[k] for k in scale if "tokenizer" in k or "embeddings.0" in k
     }
-    for coarse in (False, True):
-        assert timm.models.group_parameters(model, model.group_matcher(coarse))
+    layers, last = depths(model)
+    fine, coarse = (
+        timm.models.group_parameters(model, model.group_matcher(coarse), reverse=True)
+        for coarse in (False, True)
+    )
+    assert fine == layers
+    stages = len(getattr(model, "stages", ())) or last - 1
+    assert set(coarse.values()) == set(range(stages + 2))
 
 
 def test_timm_averages_the_weights():

@@ -9,7 +9,7 @@ Peers that cannot coincide, and why:
 - vit-pytorch's CvT: divides by sqrt(var + eps) where the authors' divides by (std + eps).
 - vit-pytorch's T2T: its token transformers are ordinary ones, without the skip from the values.
 - vit-pytorch's ViT for small datasets: shifts by one pixel in the cardinal directions, one
-  temperature a layer.
+  temperature per layer.
 """
 
 import re
@@ -105,11 +105,10 @@ def test_vit_of_timm(image_size):
 def test_timms_standard_sizes_have_the_same_tensors(name, peer):
     import timm
 
-    from smallvit.interop.references import _rename
-    from smallvit.models.vit import ViT
+    from smallvit.interop.references import rename
 
     with torch.device("meta"):
-        theirs, _ = _rename(timm.create_model(peer, num_classes=1000).state_dict(), ViT)
+        theirs, _ = rename(timm.create_model(peer, num_classes=1000).state_dict())
         ours = create_model(name, num_classes=1000, image_size=224).state_dict()
     assert {k: v.shape for k, v in theirs.items()} == {k: v.shape for k, v in ours.items()}
 

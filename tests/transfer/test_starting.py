@@ -219,10 +219,11 @@ def test_options_of_a_run_are_kept_and_can_be_added_to(make):
 def test_lsa_on_a_run_of_ours(make):
     options = {"dim": 24, "depth": 2, "num_heads": 2}
     folder, model = make("vit_9_p4", options)
-    new, name, notes = start_from(folder, **same(), lsa=True)
+    new, name, notes = start_from(folder, name="vit_9_p4+lsa", **same())
     assert name == new.name == "vit_9_p4+lsa"
     assert said(notes, "started fresh: ", "blocks.0.attention.scale")
-    open_ = start_from(folder, **same(), lsa=True, options={"masked": False})[0].eval()
+    assert start_from(folder, name="+lsa", **same())[1] == name
+    open_ = start_from(folder, name="+lsa", **same(), options={"masked": False})[0].eval()
     images = torch.randn(2, 3, 32, 32)
     equal(open_(images), model(images))
     assert not torch.allclose(new.eval()(images), model(images))
@@ -233,8 +234,9 @@ def test_lsa_on_a_run_of_ours(make):
 def test_spt_on_a_run_of_ours(family):
     folder, model = family
     size = model.config.image_size
-    new, name, notes = start_from(folder, num_classes=3, image_size=size, in_channels=3, spt=True)
-    assert name == f"{model.name}+spt"
+    name = f"{model.name}+spt"
+    new, given, notes = start_from(folder, name=name, **same(image_size=size))
+    assert given == new.name == name
     images = torch.randn(2, 3, *size)
     kept = model.name.startswith(("cct", "cvt"))
     if kept:
@@ -251,10 +253,34 @@ def test_spt_on_a_run_of_ours(family):
 def test_what_cannot_be_added_gets_a_sentence(make):
     folder, _ = make("cifar_resnet56", {"width": 4})
     with pytest.raises(ValueError, match="cannot localize a CifarResNet"):
-        start_from(folder, **same(), lsa=True)
+        start_from(folder, name="+lsa", **same())
     folder = save_run(folder, shrunk("cvt_13"))
     with pytest.raises(ValueError, match=r"CvT has no \+lsa"):
-        start_from(folder, **same(), lsa=True)
+        start_from(folder, name="cvt_13+lsa", **same())
+
+
+def test_add_ons_of_a_run_stay(make):
+    options = {"dim": 24, "depth": 2, "num_heads": 2}
+    folder, model = make("vit_9_p4+lsa", options)
+    assert start_from(folder, **same())[1] == "vit_9_p4+lsa"
+    both, name, _ = start_from(folder, name="+spt", **same())
+    assert name == both.name == "vit_9_p4+spt+lsa"
+    assert torch.equal(both.blocks[0].attention.scale, model.blocks[0].attention.scale)
+    with pytest.raises(ValueError, match=r"a run of vit_9_p4\+lsa, which cannot become vit_9_p4$"):
+        start_from(folder, name="vit_9_p4", **same())
+
+
+@pytest.mark.parametrize(
+    ("entry", "stored"), [("vit_32", ()), ("spt_vit_32", ("spt",)), ("spt_lsa_vit_32", None)]
+)
+def test_an_authors_checkpoint_may_have_the_add_ons_or_get_them(entry, stored, tmp_path):
+    path = tmp_path / "authors.pth"
+    torch.save(state_dict(entry), path)
+    new, name, notes = start_from(path, name="vit_9_p4+spt+lsa", **same())
+    assert name == new.name == "vit_9_p4+spt+lsa"
+    fresh = said(notes, "started fresh: ")[0]
+    assert ("tokenizer." in fresh) == (stored == ())
+    assert ("attention.scale" in fresh) == (stored is not None)
 
 
 @torch.no_grad()
@@ -309,7 +335,7 @@ def test_a_file_of_timms(suffix, tmp_path):
     assert said(notes, "started fresh: head.weight, head.bias")
 
     local, name, notes = start_from(
-        path, name=VIT, **same(num_classes=5), options=options, spt=True, lsa=True
+        path, name=f"{VIT}+spt+lsa", **same(num_classes=5), options=options
     )
     assert name == f"{VIT}+spt+lsa"
     assert spts(local)
@@ -319,6 +345,14 @@ def test_a_file_of_timms(suffix, tmp_path):
     again = make_model(**describe(local))
     again.load_state_dict(local.state_dict())
 
+    with_lsa = start_from(path, name=f"{VIT}+lsa", **same(num_classes=5), options=options)[0]
+    torch.save(stir(with_lsa).state_dict(), tmp_path / "lsa.pth")
+    both, _, notes = start_from(
+        tmp_path / "lsa.pth", name=f"{VIT}+spt+lsa", **same(num_classes=5), options=options
+    )
+    assert said(notes, "localized: SPT added")
+    assert torch.equal(both.blocks[0].attn.scale, with_lsa.blocks[0].attn.scale)
+
 
 def test_checkpoints_that_do_not_fit_are_refused(tmp_path, make):
     path = tmp_path / "vit.pth"
@@ -326,16 +360,16 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path, make):
     options = {"patch_size": 4, "depth": 3}
     with pytest.raises(ValueError, match=r"vit.pth as timm/.*blocks\.2\.norm1\.weight is not in"):
         start_from(path, name=VIT, **same(), options=options)
-    with pytest.raises(ValueError, match=r"blocks\.1\.\S+ has no place in the model; .* more"):
+    with pytest.raises(ValueError, match=r"blocks\.1\.\S+ is not in the model, .* more"):
         start_from(path, name=VIT, **same(), options={**options, "depth": 1})
-    with pytest.raises(ValueError, match=r"does not fit: cls_token has no place .* more"):
+    with pytest.raises(ValueError, match=r"does not fit: cls_token is not in the model.* more"):
         start_from(path, name="timm/resnet18", **same())
-    with pytest.raises(ValueError, match=r"vit\.pth: .*is this a cct_2_3x1 checkpoint"):
+    with pytest.raises(ValueError, match=r"vit\.pth: .*not a checkpoint of cct_2_3x1"):
         start_from(path, name="cct_2_3x1", **same())
     with pytest.raises(ValueError, match=r"vit\.pth does not say which model it holds"):
         start_from(path, **same())
     folder, _ = make("cct_2_3x1")
-    with pytest.raises(ValueError, match=r"is a run of cct_2_3x1, and cct_4_3x1 was asked for"):
+    with pytest.raises(ValueError, match=r"is a run of cct_2_3x1, which cannot become cct_4_3x1"):
         start_from(folder, name="cct_4_3x1", **same())
     with pytest.raises(ValueError, match=r"the trained cct_2_3x1 does not fit: .*mlp"):
         start_from(folder, **same(), options={"mlp_ratio": 2})
@@ -347,20 +381,20 @@ def test_torn_runs_and_wrong_paths_are_refused(tmp_path, make):
     folder, _ = make("cct_2_3x1")
     save_model(nn.Linear(2, 2), str(folder / "weights.safetensors"))
     with pytest.raises(
-        ValueError, match=r"weights\.safetensors does not fit: .*weight has no place"
+        ValueError, match=r"weights\.safetensors does not fit: .*weight is not in the model"
     ):
         start_from(folder, **same())
     (folder / "weights.safetensors").write_bytes(b"torn")
     with pytest.raises(ValueError, match="could not be read as a checkpoint"):
         start_from(folder, **same())
     (folder / "weights.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"it has no weights\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"has no weights\.safetensors"):
         start_from(folder, **same())
     (folder / "weights.safetensors").touch()
     (folder / "run.json").write_text('{"format": 1, "model": {"name": "cct_2_3x1"}}')
     with pytest.raises(ValueError, match=r"run.json does not say which model .* \('options'\)"):
         start_from(folder, **same())
-    with pytest.raises(FileNotFoundError, match=r"no run folder: it has no run.json"):
+    with pytest.raises(ValueError, match=r"run folder: it has no run.json"):
         start_from(tmp_path, **same())
     for source in (tmp_path / "absent", "runs/absent", "absent.pth"):
         with pytest.raises(FileNotFoundError, match="there is no file or run folder"):
@@ -410,24 +444,30 @@ def test_names_without_weights_get_a_sentence(offline):
         start_from("timm/resnet18.x", **same())
     with pytest.raises(ValueError, match="it has none for this architecture"):
         start_from("timm/smallvit_cct_7_3x1", **same())
-    with pytest.raises(ValueError, match="timm has no model 'resnt18'; the nearest are"):
+    with pytest.raises(ValueError, match="timm has no model 'resnt18'; did you mean"):
         start_from("resnt18", **same())
-    with pytest.raises(ValueError, match="are of resnet18, and timm/resnet50 was asked for"):
+    with pytest.raises(ValueError, match="are of resnet18, which cannot become timm/resnet50"):
         start_from("resnet18", name="timm/resnet50", **same())
 
 
-@torch.no_grad()
-def test_a_name_whose_weights_are_cached(offline):
-    """The cache as the hub lays it out; the weights are ours."""
-    name = "mobilenetv3_small_050.lamb_in1k"
+def cached(folder, name):
+    """A cache as the hub lays it out; the weights are ours."""
     config = timm.get_pretrained_cfg(name)
     model = trained(timm.create_model(name))
-    repository = offline / f"models--{config.hf_hub_id}".replace("/", "--")
+    repository = folder / f"models--{config.hf_hub_id}".replace("/", "--")
     commit = "0" * 40
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(commit)
     (repository / "snapshots" / commit).mkdir(parents=True)
-    save_model(model, str(repository / "snapshots" / commit / "model.safetensors"))
+    file = repository / "snapshots" / commit / "model.safetensors"
+    save_model(model, str(file))
+    return model, file
+
+
+@torch.no_grad()
+def test_a_name_whose_weights_are_cached(offline):
+    name = "mobilenetv3_small_050.lamb_in1k"
+    model, file = cached(offline, name)
     new, given, notes = start_from(f"timm/{name}", **same(in_channels=1))
     assert given == f"timm/{name}"
     grey = torch.randn(2, 1, 64, 64)
@@ -435,9 +475,27 @@ def test_a_name_whose_weights_are_cached(offline):
     equal(new.eval().forward_features(grey), expected)
     assert said(notes, "input channels 3 → 1: conv_stem.weight summed")
     assert said(notes, "started fresh: classifier.weight, classifier.bias")
-    (repository / "snapshots" / commit / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ValueError, match="cannot localize a MobileNetV3"):
+        start_from(f"timm/{name}+lsa", **same())
+    file.write_bytes(b"torn")
     with pytest.raises(OSError, match=f"the weights of {name} are broken"):
         start_from(f"timm/{name}", **same())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "name"),
+    [("+spt+lsa", None), ("+spt", "+lsa"), ("", "timm/deit_tiny_patch16_224+spt+lsa")],
+)
+def test_a_timm_name_with_add_ons(offline, suffix, name):
+    tag = "deit_tiny_patch16_224.fb_in1k"
+    model, _ = cached(offline, tag)
+    new, given, notes = start_from(f"timm/{tag}{suffix}", name=name, **same())
+    assert given == f"timm/{tag}+spt+lsa"
+    assert spts(new)
+    assert len(local_parts(new)) == len(model.blocks)
+    assert torch.equal(new.blocks[3].mlp.fc1.weight, model.blocks[3].mlp.fc1.weight)
+    assert said(notes, "localized: SPT AND LSA added")
+    assert describe(make_model(**describe(new))) == describe(new)
 
 
 def test_created_models_describe_themselves():
