@@ -100,15 +100,16 @@ def load_checkpoint(folder: Path) -> tuple[Progress, dict[str, Tensor]] | None:
             if _hash(weights.read_bytes()) != about["hash"]:
                 raise ValueError("its tensors are not those that were written")
             tensors = read_tensors(weights)
-        except (OSError, ValueError, KeyError) as error:
+            progress = Progress(**about["state"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning(
                 "the checkpoint %s is damaged (%s); looking for the one before it", path, error
             )
             continue
         for old, new in _RENAMED.items():
             tensors |= {new + key: value for key, value in below(tensors, old).items()}
-        progress = Progress(**about["state"], best_weights=below(tensors, _BEST))
         progress.best = Score(*progress.best) if progress.best else None
+        progress.best_weights = below(tensors, _BEST)
         return progress, tensors
     return None
 

@@ -89,8 +89,12 @@ class Stepper:
             self._draw_paths = torch.compile(objective.path_draws, dynamic=False)
         self._run_pass: nn.Module = self._pass
         if world.size > 1:
-            devices = [device] if on_gpu else None
-            self._run_pass = DistributedDataParallel(self._pass, device_ids=devices)
+            self._run_pass = DistributedDataParallel(
+                self._pass,
+                device_ids=[device] if on_gpu else None,
+                # Without labels, a loss may leave out the classifier.
+                find_unused_parameters=not objective.needs_labels,
+            )
 
     def __call__(self, batch: Batch, step: int, *, lr: float, mixed: bool) -> None:
         """Takes one step, in more passes from now on if memory runs out.

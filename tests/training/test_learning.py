@@ -62,14 +62,14 @@ def curve_config(source):
 def test_golden_loss_curve(source, tmp_path):
     """Recorded by this test where the file is missing; it changes only with a reason."""
     run = train(curve_config(source), out=tmp_path / "run", shown=False)
-    told = {kind: losses(run, kind) for kind in ("train", "val")}
+    curves = {kind: losses(run, kind) for kind in ("train", "val")}
     if not CURVE.exists():
-        CURVE.write_text(json.dumps(told, indent=1) + "\n")
+        CURVE.write_text(json.dumps(curves, indent=1) + "\n")
         pytest.fail(f"{CURVE} was missing and is recorded now: commit it")
     golden = json.loads(CURVE.read_text())
-    assert len(told["train"]) == len(told["val"]) == 40
+    assert len(curves["train"]) == len(curves["val"]) == 40
     for kind, curve in golden.items():
-        np.testing.assert_allclose(told[kind], curve, rtol=1e-3)
+        np.testing.assert_allclose(curves[kind], curve, rtol=1e-3)
     assert golden["val"][-1] < golden["val"][0]
 
 
@@ -141,19 +141,19 @@ def overtrained(source, *more):
 
 def test_best_and_last_are_kept_apart_and_chosen_on_validation(source, tmp_path):
     run = train(overtrained(source), out=tmp_path / "run", shown=False)
-    told = [line for line in run.log() if line["kind"] == "val"]
-    best = max(told, key=lambda line: (line["accuracy"], -line["loss"]))
+    validations = [line for line in run.log() if line["kind"] == "val"]
+    best = max(validations, key=lambda line: (line["accuracy"], -line["loss"]))
     assert run.info["best_step"] == best["step"] < 30
     dataset = run.dataset()
     mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (run.card.mean, run.card.std))
     images = (torch.from_numpy(dataset.pixels("val").copy()) / 255 - mean) / std
     labels = torch.from_numpy(dataset.labels("val").copy())
-    for which, line in (("best", best), ("last", told[-1])):
+    for which, line in (("best", best), ("last", validations[-1])):
         with torch.inference_mode():
             logits = run.model(which)(images)
         loss = torch.nn.functional.cross_entropy(logits, labels).item()
         assert loss == pytest.approx(line["loss"], rel=1e-4)
-    assert best["loss"] != pytest.approx(told[-1]["loss"], rel=1e-2)
+    assert best["loss"] != pytest.approx(validations[-1]["loss"], rel=1e-2)
 
 
 def test_the_test_labels_do_not_choose(source, tmp_path):
@@ -277,7 +277,7 @@ def test_fp16_on_a_cpu_is_refused(source, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, told):
+def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, logged):
     def broken(*args, **kwargs):
         def call(*inputs, **named):
             raise RuntimeError("no compiler here\nand more")
@@ -288,7 +288,7 @@ def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, to
     monkeypatch.setattr(torch, "compile", broken)
     config = tiny(source, *RANDOM, "loop.compiled=on", steps=3)
     run = train(config, out=tmp_path / "b", shown=False)
-    assert "could not compile (no compiler here); going on without" in told()
+    assert "could not compile (no compiler here); going on without" in logged()
     assert_same_run(plain, run)
 
 

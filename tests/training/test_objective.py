@@ -71,9 +71,9 @@ def test_a_made_up_objective_is_one_file_and_one_line(unlabelled, tmp_path):
 
 
 @pytest.mark.usefixtures("turning")
-def test_its_progress_is_shown(unlabelled, tmp_path, told):
+def test_its_progress_is_shown(unlabelled, tmp_path, logged):
     train(tiny(unlabelled, *EVERYTHING, steps=2), out=tmp_path / "run")
-    assert "turns_right 0." in told()
+    assert "turns_right 0." in logged()
 
 
 @pytest.mark.usefixtures("turning")

@@ -13,6 +13,7 @@ import torch
 
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
+from smallvit.training.objective import OBJECTIVES
 from tests.training.makers import (
     RANDOM,
     arrays,
@@ -95,6 +96,21 @@ def test_two_processes_give_the_losses_of_one(source, tmp_path):
     ours, theirs = weights(two, "last"), weights(one, "last")
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_two_processes_with_an_objective_of_two_views(source, tmp_path, monkeypatch):
+    """It has numbers of its own, no labels, and does not use the model's head."""
+    monkeypatch.setitem(OBJECTIVES, "turning", "tests.training.turning:Turning")
+    changes = [change for change in CHANGES if not change.startswith(("loss.", "augment.mix_"))]
+    config = tiny(source, *changes, "loss.objective=turning", "augment.mixup=0", "augment.cutmix=0")
+    done = together(config, tmp_path / "two")
+    assert done.returncode == 0, done.stderr[-3000:]
+    two, one = Run.open(tmp_path / "two"), train(config, out=tmp_path / "one", shown=False)
+    for kind in ("train", "val"):
+        np.testing.assert_allclose(losses(two, kind), losses(one, kind), atol=1e-5, rtol=0)
+        for ours, theirs in zip(two.log(), one.log(), strict=True):
+            assert ours["turns_right"] == theirs["turns_right"]
 
 
 @pytest.mark.slow

@@ -17,15 +17,15 @@ def rates(steps, peak, **options):
 
 
 def test_exact_values():
-    told = rates(100, 1.0, warmup=0.1, cooldown=0.2, start=0.1, end=0.01)
-    assert told[0] == 0.1
-    assert told[5] == pytest.approx(0.1 + 0.9 / 2, abs=1e-15)
-    assert told[9] == pytest.approx(0.1 + 0.9 * 0.9, abs=1e-15)
-    assert told[10] == 1.0
-    assert told[45] == pytest.approx(0.01 + 0.99 / 2, abs=1e-15)
-    assert told[10 + 7] == pytest.approx(0.01 + 0.99 * (1 + math.cos(math.pi / 10)) / 2)
-    assert told[79] > 0.01
-    assert told[80:] == [0.01] * 20
+    curve = rates(100, 1.0, warmup=0.1, cooldown=0.2, start=0.1, end=0.01)
+    assert curve[0] == 0.1
+    assert curve[5] == pytest.approx(0.1 + 0.9 / 2, abs=1e-15)
+    assert curve[9] == pytest.approx(0.1 + 0.9 * 0.9, abs=1e-15)
+    assert curve[10] == 1.0
+    assert curve[45] == pytest.approx(0.01 + 0.99 / 2, abs=1e-15)
+    assert curve[10 + 7] == pytest.approx(0.01 + 0.99 * (1 + math.cos(math.pi / 10)) / 2)
+    assert curve[79] > 0.01
+    assert curve[80:] == [0.01] * 20
 
 
 def test_without_warmup_the_first_step_has_the_peak():
@@ -48,12 +48,12 @@ def test_one_step():
     st.floats(0, 0.5),
 )
 def test_up_then_down_then_flat(steps, peak, warmup, cooldown):
-    told = rates(steps, peak, warmup=warmup, cooldown=cooldown, start=peak / 9, end=peak / 10)
+    curve = rates(steps, peak, warmup=warmup, cooldown=cooldown, start=peak / 9, end=peak / 10)
     top = round(warmup * steps)
-    assert all(a < b for a, b in pairwise(told[: top + 1]))
-    assert all(a >= b for a, b in pairwise(told[top:]))
+    assert all(a < b for a, b in pairwise(curve[: top + 1]))
+    assert all(a >= b for a, b in pairwise(curve[top:]))
     slack = 1 + 1e-12
-    assert all(peak / 10 / slack <= rate <= peak * slack for rate in told)
+    assert all(peak / 10 / slack <= rate <= peak * slack for rate in curve)
 
 
 def test_mixing_ends():

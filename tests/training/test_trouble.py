@@ -42,12 +42,12 @@ def little_memory(monkeypatch):
     monkeypatch.setattr(ViT, "forward", forward)
 
 
-def test_out_of_memory_goes_on_in_more_passes(source, tmp_path, request, told):
+def test_out_of_memory_goes_on_in_more_passes(source, tmp_path, request, logged):
     config = tiny(source, *RANDOM, *STILL)
     plain = train(config, out=tmp_path / "plain", shown=False)
     request.getfixturevalue("little_memory")
     run = train(config, out=tmp_path / "run")
-    assert "out of memory: a step is now made of 4 passes of 8 images" in told()
+    assert "out of memory: a step is now made of 4 passes of 8 images" in logged()
     assert run.info["accumulation"] == 4
     np.testing.assert_allclose(losses(run), losses(plain), atol=1e-5, rtol=0)
     for name, value in weights(plain, "last").items():
@@ -106,18 +106,18 @@ def full(*args):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_does_not_end_the_training(source, tmp_path, monkeypatch, told):
+def test_a_full_disk_does_not_end_the_training(source, tmp_path, monkeypatch, logged):
     config = tiny(source, "loop.every=2", "loop.checkpoint_seconds=0")
     plain = train(config, out=tmp_path / "plain", shown=False)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", full)
         run = train(config, out=tmp_path / "run", shown=False)
-    assert "could not write a checkpoint" in told()
-    assert "training goes on" in told()
+    assert "could not write a checkpoint" in logged()
+    assert "training goes on" in logged()
     assert untimed(run) == untimed(plain)
 
 
-def test_checkpoints_make_room_for_the_weights(source, tmp_path, monkeypatch, told):
+def test_checkpoints_make_room_for_the_weights(source, tmp_path, monkeypatch, logged):
     """Two files beside the checkpoints are too many."""
     real = loop.write_tensors
 
@@ -129,7 +129,7 @@ def test_checkpoints_make_room_for_the_weights(source, tmp_path, monkeypatch, to
     monkeypatch.setattr(loop, "write_tensors", write)
     config = tiny(source, "loop.every=2", "loop.checkpoint_seconds=0")
     run = train(config, out=tmp_path / "run", shown=False)
-    assert "removing checkpoints to make room" in told()
+    assert "removing checkpoints to make room" in logged()
     assert run.finished
     assert run.model("last") is not None
 
@@ -193,7 +193,7 @@ def test_minutes_are_kept_and_the_steps_recorded(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("slower", "ended"), [(0.1, "finished"), (4.0, "time")])
-def test_a_slower_machine_gets_fewer_steps(source, tmp_path, monkeypatch, told, slower, ended):
+def test_a_slower_machine_gets_fewer_steps(source, tmp_path, monkeypatch, logged, slower, ended):
     clock = Clock()
     clock.passes(monkeypatch, lambda step: 0.05 if step < 20 else slower)
     run = train(minutes(source, 0.1), out=tmp_path / "run", clock=clock)
@@ -201,7 +201,7 @@ def test_a_slower_machine_gets_fewer_steps(source, tmp_path, monkeypatch, told, 
     assert run.info["ended"] == ended
     assert 20 < run.info["steps"] < run.config.schedule.steps
     if ended == "finished":
-        assert "this machine has become slower" in told()
+        assert "this machine has become slower" in logged()
         plans = [line["steps"] for line in run.log() if line["kind"] == "plan"]
         assert plans == sorted(plans, reverse=True)
         assert plans[-1] == run.info["steps"]
@@ -218,7 +218,7 @@ def test_checkpoints_come_when_their_time_has_passed(source, tmp_path, monkeypat
     assert kept == [8, 11]  # after four steps, after four more, and when it stopped
 
 
-def test_a_full_disk_under_the_log(tmp_path, told):
+def test_a_full_disk_under_the_log(tmp_path, logged):
     run = Run(tmp_path, tiny("nothing"), {})
     log = Log(run, steps=3)
     log.write("train", step=1, loss=1.0)
@@ -232,7 +232,7 @@ def test_a_full_disk_under_the_log(tmp_path, told):
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 3]
-    assert "could not write to the log" in told()
+    assert "could not write to the log" in logged()
 
 
 def test_an_unbalanced_end_of_an_epoch(tmp_path):
