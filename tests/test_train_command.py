@@ -43,7 +43,7 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     done = smallvit(f"train {source} --device cpu --set schedule.steps=3 {TINY} --out {out}")
     assert done.exit_code == 0, done.output
     assert "model cct_2_3x2" in done.output  # what it chose, and why
-    assert "95 % interval" in done.output
+    assert "95 % confidence interval" in done.output
     assert f"run folder {out}" in done.output
     run = Run.open(out)
     assert run.finished

@@ -140,7 +140,7 @@ def reliability(
     """
     which, edges = bin_of(confidence), np.linspace(0, 1, BINS + 1).tolist()
     samples = np.bincount(which, minlength=BINS)
-    sure, right = (
+    means, shares = (
         ratio(np.bincount(which, values, BINS), samples.astype(np.float64)).tolist()
         for values in (confidence.astype(np.float64), correct)
     )
@@ -149,8 +149,8 @@ def reliability(
             low=edges[i],
             high=edges[i + 1],
             samples=int(samples[i]),
-            confidence=sure[i],
-            accuracy=right[i],
+            confidence=means[i],
+            accuracy=shares[i],
         )
         for i in range(BINS)
     )

@@ -1,4 +1,4 @@
-"""How sure a number of a sample is: 95 % intervals, Wilson's and the bootstrap's."""
+"""95 % confidence intervals of numbers measured on a sample: Wilson's and the bootstrap's."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

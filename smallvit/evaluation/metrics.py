@@ -314,14 +314,18 @@ METRICS: dict[str, Metric] = {
         _average("recall"),
         brief=True,
     ),
-    "f1": Metric("F1", "harmonic mean of both, mean over classes", _average("f1"), brief=True),
+    "f1": Metric(
+        "F1", "precision and recall combined, mean over classes", _average("f1"), brief=True
+    ),
     "weighted_precision": Metric(
         "Weighted precision",
         "mean over classes weighted by their images",
         _average("weighted_precision"),
     ),
     "weighted_recall": Metric(
-        "Weighted recall", "weighted like this it equals accuracy", _average("weighted_recall")
+        "Weighted recall",
+        "mean weighted by images: the same as accuracy",
+        _average("weighted_recall"),
     ),
     "weighted_f1": Metric(
         "Weighted F1", "mean over classes weighted by their images", _average("weighted_f1")

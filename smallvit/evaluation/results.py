@@ -228,8 +228,8 @@ class Evaluation:
                 f"{FORMAT}: upgrade smallvit, or evaluate again"
             )
         try:
-            own = {name: name for name in cls.__dataclass_fields__ if name != "metrics"}
-            keys = {**own, "predictions": "answers"}
+            keys = {name: name for name in cls.__dataclass_fields__ if name != "metrics"}
+            keys["predictions"] = "answers"
             check_keys(plain, [*METRICS, *keys.values()], "")
             measured = {name: plain[name] for name in METRICS if plain.get(name) is not None}
             metrics = {name: from_plain(Estimate, value, name) for name, value in measured.items()}

@@ -175,10 +175,10 @@ def reading(model: Any, tokens: Float[Tensor, "B N D"], grid: Size) -> Shares:
     """How much of each final token the head of one of our models reads."""
     lead = tokens.new_zeros(len(tokens), model.pool.prefix, dtype=torch.float32)
     places = tokens.new_zeros(len(tokens), *grid, dtype=torch.float32)
-    own = getattr(model, "global_pool", None) in (None, getattr(model, "own_pool", None))
-    if own and isinstance(model.pool, ClassToken):
+    unchanged = getattr(model, "global_pool", None) in (None, getattr(model, "own_pool", None))
+    if unchanged and isinstance(model.pool, ClassToken):
         return Shares(lead + 1, places)
-    if own and isinstance(model.pool, SeqPool):
+    if unchanged and isinstance(model.pool, SeqPool):
         return Shares(lead, model.pool.weights(tokens).float().unflatten(1, grid))
     return Shares(lead, places + 1 / (grid[0] * grid[1]))
 

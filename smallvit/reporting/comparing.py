@@ -159,9 +159,9 @@ def _sentence(name: str, first: str, pair: Paired, p: float) -> str:
     return (
         f"{name} predicts {abs(pair.gained - pair.lost):,} {'more' if gap.value > 0 else 'fewer'} "
         f"of the {pair.count:,} test images right than {first}: {points(gap.value)} points (95 % "
-        f"confidence interval {points(gap.low)} to {points(gap.high)}). Only {name} predicts "
-        f"{pair.gained:,} right, only {first} {pair.lost:,}. If both were equally good, chance "
-        f"alone would bring a difference this large in {_odds(p)}: {end}."
+        f"confidence interval {points(gap.low)} to {points(gap.high)}). {pair.gained:,} are "
+        f"predicted right by {name} alone, {pair.lost:,} by {first} alone. If both were "
+        f"equally good, chance alone would bring a difference this large in {_odds(p)}: {end}."
     )
 
 

@@ -26,7 +26,6 @@ from smallvit.config_io import (
 from smallvit.devices import DeviceName
 from smallvit.sizes import Fit, Size
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Decay = Literal["matrices", "all"]
 
 BUDGET = ("schedule.epochs", "schedule.steps", "schedule.minutes")
@@ -240,7 +239,7 @@ class LoopConfig:
     balanced: bool = False
     repeats: int = 1
     device: DeviceName = "auto"
-    precision: Precision = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compiled: bool | None = None
     captured: bool | None = None
     deterministic: bool = False

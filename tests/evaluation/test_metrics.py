@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from sklearn.calibration import calibration_curve
 
 from smallvit.evaluation.calibration import calibration_error, reliability
-from smallvit.evaluation.checks import check_labels
+from smallvit.evaluation.checks import check_labels, check_probabilities
 from smallvit.evaluation.metrics import (
     Tally,
     averages,
@@ -210,7 +210,6 @@ GOOD = np.full((3, 2), 0.5)
         (np.array([0, 1, 2]), GOOD, "a true label is 2: with 2 classes, 0 to 1 are allowed"),
         (np.array([0, -1, 1]), GOOD, "a true label is -1: with 2 classes"),
         (np.zeros(0, int), GOOD, r"expected one true label per image.*\(0,\)"),
-        (np.zeros(3, int), GOOD[0], r"expected probabilities as .*\(2,\)"),
         (np.zeros(3, int), GOOD * np.nan, "3 of 3 images have probabilities that are not finite"),
         (np.zeros(3, int), GOOD * 2, "sum to 2: none may be negative.*softmax logits first"),
         (np.zeros(3, int), GOOD + np.array([-1, 1]), "at index 0 go down to -0.5"),
@@ -234,6 +233,11 @@ def test_probabilities_that_cannot_be_measured(
 def test_predictions_that_cannot_be_counted(predicted: np.ndarray, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         confusion_matrix(np.zeros(3, int), predicted, 2)
+
+
+def test_probabilities_have_two_axes() -> None:
+    with pytest.raises(ValueError, match=r"expected probabilities as .*\(2,\)"):
+        check_probabilities(GOOD[0], np.zeros(3, int))
 
 
 def test_labels_are_whole_numbers() -> None:

@@ -49,7 +49,7 @@ def test_a_clear_difference(run: Run, better: tuple[Evaluation, Evaluation]) -> 
     check_alone(page)
     check_readable(page)
     assert "two predicts 40 more of the 300 test images right than one: +13.3 points" in page.words
-    assert "Only two predicts 50 right, only one 10" in page.words
+    assert "50 are predicted right by two alone, 10 by one alone" in page.words
     assert "the difference is larger than chance" in page.words
     (verdict,) = judge(("one", "two"), facts)
     assert verdict.p == pytest.approx(binomtest(10, 60).pvalue)
