@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,39 +109,27 @@ class Choice:
         return Choice(self.config.changed(requested), kept)
 
     def _reasons(self, stands: Callable[[str], bool]) -> dict[str, str]:
-        """The reasons all of whose paths stand; each of `BUDGET` needs all of them to."""
-        kept = {}
-        for paths, reason in self.reasons.items():
-            listed = set(paths.split())
-            if all(map(stands, listed | set(BUDGET) if listed & set(BUDGET) else listed)):
-                kept[paths] = reason
-        return kept
+        """The reasons all of whose paths stand; those of `BUDGET` stand or fall together."""
+        budget = all(map(stands, BUDGET))
+        return {
+            paths: reason
+            for paths, reason in self.reasons.items()
+            if all(budget if path in BUDGET else stands(path) for path in paths.split())
+        }
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A way to choose everything that is not given.
-
-    Attributes:
-        choose: From facts to a choice.
-        data: Settings of `data` that must be known before the data is read.
-    """
+class Recipe(NamedTuple):
+    """How to choose what is not requested, and settings of `data` needed before it is read."""
 
     choose: Callable[[Facts], Choice]
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Addition:
-    """What setting one value changes in the choice of any recipe.
-
-    Attributes:
-        adjust: From a recipe's choice to another.
-        data: Settings of `data` that go before the recipe's.
-    """
+class Addition(NamedTuple):
+    """What one requested value changes in any recipe's choice and in its settings of `data`."""
 
     adjust: Callable[[Choice, Facts], Choice]
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = MappingProxyType({})
 
 
 def auto(facts: Facts) -> Choice:

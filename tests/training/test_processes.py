@@ -144,7 +144,7 @@ def test_the_first_process_reads_the_data_for_all(tmp_path, monkeypatch, way):
         assert done.stdout.count("run folder") == 1
     assert done.stdout.count("audited by 0") == 1
     assert done.stdout.count("audited by") == 1
-    assert (done.stdout + done.stderr).count("looked at 30 images") == 1
+    assert (done.stdout + done.stderr).count("read 30 images") == 1
 
 
 def test_data_that_the_first_process_refuses(tmp_path, monkeypatch):
