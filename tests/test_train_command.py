@@ -43,7 +43,7 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     done = smallvit(f"train {source} --device cpu --set schedule.steps=3 {TINY} --out {out}")
     assert done.exit_code == 0, done.output
     assert "model cct_2_3x2" in done.output  # what it chose, and why
-    assert "95 % interval" in done.output
+    assert "95 % confidence interval" in done.output
     assert f"run folder {out}" in done.output
     run = Run.open(out)
     assert run.finished
@@ -200,7 +200,7 @@ def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path, monkeypa
     )
     assert done.exit_code == 0, done.output
     run = Run.open(second)
-    assert (len(run.classes), run.channels, run.image_size) == (5, 1, (20, 20))
+    assert (len(run.classes), run.card.channels, run.image_size) == (5, 1, (20, 20))
     assert run.config.optim.layer_decay < 1
     assert run.model()(torch.zeros(2, 1, 20, 20)).shape == (2, 5)
     monkeypatch.chdir(tmp_path)
