@@ -84,9 +84,8 @@ class Log:
         )
         return bar, bar.add_task("training", total=self.steps, numbers="")
 
-    @property
-    def size(self) -> int:
-        """Bytes of the log so far, which are now on disk."""
+    def flush(self) -> int:
+        """Forces the file to disk; returns its bytes."""
         if self._file is None:
             return 0
         with contextlib.suppress(OSError):

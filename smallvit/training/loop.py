@@ -192,11 +192,11 @@ def _questions(training: Training, stop: Stop) -> tuple[bool, bool]:
 def save(training: Training) -> None:
     """Writes a checkpoint; one that cannot be written does not end the training."""
     progress, stepper, folder = training.progress, training.stepper, training.run.folder
-    progress.sums = training.stepper.world.total(stepper.sums).tolist()
-    progress.log_size = training.log.size
+    progress.sums = stepper.world.total(stepper.sums).tolist()
+    progress.log_size = training.log.flush()
     progress.accumulation = stepper.accumulation
     progress.scaler = stepper.scaler.state_dict()
-    if not training.stepper.world.leads:
+    if not stepper.world.leads:
         return
     try:
         save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())

@@ -223,7 +223,7 @@ def test_a_full_disk_under_the_log(tmp_path, logged):
     log = Log(run, steps=3)
     log.write("train", step=1, loss=1.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (log.size + 5, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.flush() + 5, hard))
     try:
         log.write("train", step=2, loss=1.0)
     finally:
