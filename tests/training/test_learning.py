@@ -204,8 +204,10 @@ def test_the_evaluation_is_that_of_the_saved_weights(source, tmp_path):
     config = replace(config, model=ModelConfig(name="cifar_resnet56"))
     run = train(config, out=tmp_path / "run", shown=False)
     assert run.info["best_step"] < run.info["steps"]
-    logits = logits_of(run.model(), run.dataset().pixels("test"), mean=run.mean, std=run.std)
-    loss = log_loss(softmax(logits, run.temperature), run.dataset().labels("test"))
+    logits = logits_of(
+        run.model(), run.dataset().pixels("test"), mean=run.card.mean, std=run.card.std
+    )
+    loss = log_loss(softmax(logits, run.card.temperature), run.dataset().labels("test"))
     assert evaluation(run)["log_loss"]["value"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -248,7 +250,7 @@ def test_balanced_loss_and_sampling(tmp_path):
     # With the weights at rest: the mean over classes, and over as many of each class.
     model = plain.model()
     dataset = plain.dataset()
-    mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (plain.mean, plain.std))
+    mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (plain.card.mean, plain.card.std))
     images = (torch.from_numpy(dataset.pixels("train").copy()) / 255 - mean) / std
     labels = torch.from_numpy(dataset.labels("train").copy())
     model.train()
