@@ -74,6 +74,7 @@ def train(
         check_writable(folder)
         dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
         config = limit_batch(config, dataset)
+        config = replace(config, data=replace(config.data, image_size=dataset.image_size))
         model, notes = build_model(config, dataset)
         # Three checkpoints of up to five copies each, and two files of weights.
         check_writable(folder, need=17 * sum(p.nbytes for p in model.parameters()))

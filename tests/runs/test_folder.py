@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from smallvit.runs.config import RunConfig
+from smallvit.runs.config import DataConfig, RunConfig
 from smallvit.runs.folder import FORMAT, Run, new_folder
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "runs"
@@ -21,7 +21,8 @@ INFO = {"status": "training", "data": DATA, "mean": [0.5], "std": [0.2], "model"
 
 @pytest.fixture
 def run(tmp_path):
-    return Run.create(tmp_path / "deep" / "run", RunConfig(seed=7), INFO)
+    config = RunConfig(seed=7, data=DataConfig(image_size=(8, 9)))
+    return Run.create(tmp_path / "deep" / "run", config, INFO)
 
 
 def test_made_and_opened(run):
