@@ -1,4 +1,4 @@
-"""`plan`: from data and wishes to a whole config."""
+"""`plan`: from data and requested values to a complete config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Plan:
         dataset: The data, loaded and sized.
         audit: Its audit.
         reasons: Why values were chosen, by their config paths; nothing about values that were
-            given.
+            requested.
     """
 
     config: RunConfig
@@ -46,7 +46,7 @@ def plan(
     changes: Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> Plan:
-    """Looks at the data and decides everything that is not given.
+    """Looks at the data and decides everything that is not requested.
 
     Args:
         data: Folder, table, .npz file or name.
@@ -91,7 +91,7 @@ def plan(
 
 
 def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
-    """What a recipe chooses for the data, and in its place what is requested."""
+    """What a recipe chooses for the data, and what is requested in its stead."""
     recipe = RECIPES[name]
     additions = [each for path, each in ADDITIONS.items() if leaf(requested, path) is not None]
     before = overlaid(recipe.data, *(addition.data for addition in additions))

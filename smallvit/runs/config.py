@@ -48,19 +48,18 @@ class DataConfig:
     """What is trained on, and how it is read.
 
     Attributes:
-        source: A folder, a file or the name of a public dataset; `smallvit.data.sources` lists what
-            is read.
-        image_size: Side of the images that the model sees, or height and width; if it is not
-            given, the recipe chooses it.
+        source: A folder of images, a table of paths, an .npz file or the name of a public dataset.
+        image_size: Side of the images that the model sees, or height and width; by default the
+            recipe chooses it.
         fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch
             squeezes, crop takes the middle.
-        channels: 1 for grey and 3 for coloured images; if it is not given, as the images are.
-        val: Share of the training images held out for validation if the data has no such split
-            (a tenth if not given); 0 does without validation.
-        test: Share of the images held out for the test if the data has no such split (a fifth if
-            not given); 0 does without a test.
-        seed: Seed of the splits that are made.
-        root: Folder of named datasets; SMALLVIT_DATA if it is not given.
+        channels: 1 for grey and 3 for coloured images; by default as the images are.
+        val: Share of the training images held out for validation, 0 for none; by default a tenth
+            if the data has no validation split.
+        test: Share of the images held out for the test, 0 for none; by default a fifth if the data
+            has no test split.
+        seed: Seed of the splits that are held out.
+        root: Folder of named datasets; by default SMALLVIT_DATA.
         download: Fetch a named dataset that is missing.
         allow: Errors of the audit that do not stop training, separated by commas: leaks,
             conflicts, unreadable, case.
@@ -226,11 +225,10 @@ class LoopConfig:
         repeats: How often a batch shows each of its images, each time augmented differently.
         device: Device to train on; auto takes a GPU if there is one.
         precision: Number format of the model's arithmetic; auto is bf16 on a GPU, else fp32.
-        compiled: Use torch.compile; if it is not given, on a GPU.
-        captured: Run the step as a CUDA graph; if it is not given, on a single GPU, not in fp16.
+        compiled: Use torch.compile; by default on a GPU.
+        captured: Run the step as a CUDA graph; by default on a single GPU, not in fp16.
         deterministic: Give the same numbers again on a GPU, more slowly.
-        every: Steps between validations; if it is not given, an epoch, or a hundredth of a long
-            run.
+        every: Steps between validations; by default an epoch, or a hundredth of a long run.
         checkpoint_seconds: Least time between two checkpoints.
     """
 
@@ -261,8 +259,8 @@ class RunConfig:
     """One run. `from_yaml(config.to_yaml())` is the same config.
 
     Attributes:
-        recipe: Where settings that are not given come from: auto (chosen from the data) or a
-            paper (spt-lsa, compact, drloc).
+        recipe: Where all other settings come from: auto chooses them from the data; spt-lsa,
+            compact and drloc are those of papers.
         seed: Seed of weights, order and augmentation.
         tensorboard: Write TensorBoard event files into the run folder.
         wandb: Log to Weights & Biases.
