@@ -1,0 +1,187 @@
+"""What the attention programs share: addresses, scores and the dropout mask.
+
+Scores are kept in base 2, because exp2 is one instruction: each is multiplied with log2(e) on
+the way. Query and key places come as arrays that broadcast against each other, so the same code
+serves queries × keys and keys × queries.
+
+Names: a `group` is what attends within itself, an image or a window of one; a `map` is the
+scores of one group and head; `n` counts the tokens of a group; `layout` holds the rows and columns
+of an image's tokens, those of a window, and the shift.
+"""
+# Triton reads the source of these functions: their arguments have no Python types.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,untyped-decorator"
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+#: What the scores between tokens of a rolled window that are no neighbours get, in base 2.
+APART = tl.constexpr(-100.0 * 1.4426950408889634)
+#: Philox keeps its quality from 7 rounds on (Salmon et al. 2011).
+ROUNDS = tl.constexpr(7)
+
+
+@triton.jit
+def row_of(local, window, layout: tl.constexpr):
+    """The row of a window's place in the rolled image."""
+    return window // (layout[1] // layout[3]) * layout[2] + local // layout[3]
+
+
+@triton.jit
+def column_of(local, window, layout: tl.constexpr):
+    """The column of a window's place in the rolled image."""
+    return window % (layout[1] // layout[3]) * layout[3] + local % layout[3]
+
+
+@triton.jit
+def token_of(local, window, layout: tl.constexpr):
+    """Where a place of a window lies among the tokens of its image."""
+    token = local
+    if layout[0] != layout[2] or layout[1] != layout[3]:
+        row = (row_of(local, window, layout) + layout[4]) % layout[0]
+        token = row * layout[1] + (column_of(local, window, layout) + layout[5]) % layout[1]
+    return token
+
+
+@triton.jit
+def band_of(local, window, layout: tl.constexpr):
+    """Which part of the rolled image a place lies in; different parts are no neighbours."""
+    band = local * 0
+    if layout[4] > 0:
+        row = row_of(local, window, layout)
+        band += 3 * (row >= layout[0] - layout[2]).to(tl.int32)
+        band += 3 * (row >= layout[0] - layout[4]).to(tl.int32)
+    if layout[5] > 0:
+        column = column_of(local, window, layout)
+        band += (column >= layout[1] - layout[3]).to(tl.int32)
+        band += (column >= layout[1] - layout[5]).to(tl.int32)
+    return band
+
+
+@triton.jit
+def read(
+    base,
+    places,
+    window,
+    stride,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    width: tl.constexpr,
+    block: tl.constexpr,
+    padded: tl.constexpr,
+):
+    """One head of some tokens, (places, block); zeros beyond n and beyond the head's width."""
+    column = tl.arange(0, block)
+    address = base + token_of(places, window, layout)[:, None] * stride + column[None, :]
+    if padded:
+        tile = tl.load(address, (places[:, None] < n) & (column[None, :] < width), 0.0)
+    elif block > width:
+        tile = tl.load(address, column[None, :] < width, 0.0)
+    else:
+        tile = tl.load(address)
+    return tile
+
+
+@triton.jit
+def write(
+    base,
+    value,
+    places,
+    window,
+    stride,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    width: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Writes a tile to where `read` reads it."""
+    column = tl.arange(0, block)
+    address = base + token_of(places, window, layout)[:, None] * stride + column[None, :]
+    inside = (places[:, None] < n) & (column[None, :] < width)
+    tl.store(address, value.to(base.dtype.element_ty), inside)
+
+
+@triton.jit
+def scores_of(
+    products,
+    query,
+    key,
+    window,
+    bias,
+    temperature,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    masked: tl.constexpr,
+    biased: tl.constexpr,
+    padded: tl.constexpr,
+):
+    """Scores in base 2 from q kᵀ: temperature, bias, bands, diagonal and padding.
+
+    Args:
+        products: The tile q kᵀ, or its transpose.
+        query: Places of the queries, shaped to broadcast over the tile; those beyond n get
+            numbers that harm nothing.
+        key: Places of the keys, likewise; those beyond n get −∞.
+        window: Number of the window in its image.
+        bias: The head's (n, n) numbers.
+        temperature: What the products are multiplied with, log2(e) included.
+        n: Tokens of a group.
+        layout: Image, window and shift.
+        masked: Hides the diagonal.
+        biased: Adds the bias.
+        padded: Some of the keys may lie beyond n.
+    """
+    scores = products * temperature
+    if biased:
+        inside = (query < n) & (key < n)
+        scores += tl.load(bias + query * n + key, inside, 0.0).to(tl.float32) * LOG2E
+    if layout[4] > 0 or layout[5] > 0:
+        same = band_of(query, window, layout) == band_of(key, window, layout)
+        scores += tl.where(same, 0.0, APART)
+    if masked:
+        scores = tl.where(query == key, float("-inf"), scores)
+    if padded:
+        scores = tl.where(key < n, scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def kept(
+    seed,
+    number,
+    queries,
+    start,
+    threshold,
+    n: tl.constexpr,
+    block: tl.constexpr,
+    transposed: tl.constexpr,
+):
+    """The dropout mask of a tile: True with probability 1 − threshold / 2³¹.
+
+    Four neighbouring keys share one call of Philox. The mask depends on the seed, the number of
+    the map and the places in it, never on the blocks a launch chose.
+
+    Args:
+        seed: Of the whole call.
+        number: Of the map.
+        queries: Places of the queries.
+        start: First key; a multiple of 4.
+        threshold: Of 31 random bits.
+        n: Tokens of a group.
+        block: Number of keys.
+        transposed: Gives keys × queries instead of queries × keys.
+    """
+    quads = start // 4 + tl.arange(0, block // 4)
+    across: tl.constexpr = (n + 3) // 4
+    if transposed:
+        counter = quads[:, None] + queries[None, :] * across
+    else:
+        counter = quads[None, :] + queries[:, None] * across
+    none = counter * 0
+    a, b, c, d = tl.philox(seed, counter, none + number, none, none, ROUNDS)
+    bits = tl.join(tl.join(a, c), tl.join(b, d))
+    if transposed:
+        bits = bits.permute(0, 2, 3, 1).reshape(block, queries.shape[0])
+    else:
+        bits = bits.reshape(queries.shape[0], block)
+    return (bits >> 1).to(tl.int32) >= threshold
