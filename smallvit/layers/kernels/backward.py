@@ -67,7 +67,7 @@ def _step(
     return dq, dk, dv, slope
 
 
-@triton.jit(do_not_specialize=["threshold", "groups"])
+@triton.jit(do_not_specialize=["threshold"])
 def backward(
     qkv,
     out,
@@ -81,7 +81,6 @@ def backward(
     bias_parts,
     image_stride,
     token_stride,
-    groups,
     scale,
     threshold,
     upscale,
@@ -110,9 +109,8 @@ def backward(
         dqkv: Gradient of `qkv`, contiguous.
         temperature_parts: (program's turn, heads).
         bias_parts: (program's turn, heads, n, n).
-        groups: Number of groups in the batch.
         sloped: The bias needs its gradient.
-        repeat: Maps of a program, one after the other.
+        repeat: Maps of a program, one after the other; divides their number.
     """
     head = tl.program_id(0) % heads
     turn = tl.program_id(0) // heads
@@ -138,7 +136,7 @@ def backward(
         held_tail = tl.zeros((tail if tail > 0 else 16, block_q), tl.float32)
 
     first = turn * repeat
-    for step in range(0, tl.minimum(repeat, groups - first)):
+    for step in range(0, repeat):
         group = first + step
         number = group * heads + head
         window = group % windows

@@ -183,7 +183,7 @@ def _own(
     return tl.sum(tl.sum(q.to(tl.float32) * dq, 1), 0)
 
 
-@triton.jit(do_not_specialize=["threshold", "groups"])
+@triton.jit(do_not_specialize=["threshold"])
 def backward_tiled(
     qkv,
     out,
@@ -197,7 +197,6 @@ def backward_tiled(
     bias_parts,
     image_stride,
     token_stride,
-    groups,
     scale,
     threshold,
     upscale,
@@ -235,7 +234,7 @@ def backward_tiled(
         seed = tl.load(seeds)
     warmth = 0.0
     first = turn * repeat
-    for step in range(0, tl.minimum(repeat, groups - first)):
+    for step in range(0, repeat):
         group = first + step
         number = group * heads + head
         image = (group // windows).to(tl.int64)

@@ -147,8 +147,8 @@ def forward(
         v_tail = read(v_base, places, window, token_stride, n, layout, width, block_e, True)
 
     first = tl.program_id(1) * rows
-    for block in range(first, tl.minimum(first + rows, n), block_q):
-        queries = block + tl.arange(0, block_q)
+    for block in range(0, rows, block_q):
+        queries = first + block + tl.arange(0, block_q)
         q = read(
             q_base, queries, window, token_stride, n, layout, width, block_e, n % block_q != 0
         )

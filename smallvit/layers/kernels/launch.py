@@ -4,6 +4,7 @@ Imports Triton; nothing outside this folder does so through it before a kernel r
 """
 
 import contextlib
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -196,10 +197,12 @@ def launch_backward(
     groups = qkv.shape[0] * task.windows.count
     tail = tail_of(n, plan.block_k)
     tiles = 1 if plan.whole else n // plan.block_k + (tail > 0)
-    repeat = max(1, triton.cdiv(groups * heads * tiles, _PROGRAMS)) if sloped else 1
-    # A power of 2, so that batches of other sizes do not compile programs of their own.
-    repeat = triton.next_power_of_2(repeat)
-    turns = triton.cdiv(groups, repeat)
+    repeat = 1
+    if sloped:
+        # A power of 2, so that batches of other sizes seldom compile programs of their own.
+        repeat = triton.next_power_of_2(triton.cdiv(groups * heads * tiles, _PROGRAMS))
+        repeat = math.gcd(groups, repeat)
+    turns = groups // repeat
     numbers = {"device": qkv.device, "dtype": torch.float32}
     dqkv = qkv.new_empty(qkv.shape)
     warm = torch.empty((0 if temperatures is None else turns, heads, tiles), **numbers)
@@ -216,7 +219,6 @@ def launch_backward(
             seeds=qkv if seed is None else seed,
             temperature_parts=warm,
             bias_parts=parts,
-            groups=groups,
             sloped=sloped,
             repeat=repeat,
             tail=tail,
