@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from smallvit.layers.kernels.parts import LOG2E, kept, read, scores_of, write
+from smallvit.layers.kernels.parts import LOG2E, kept, keys_of, read, scores_of, write
 from smallvit.layers.kernels.slopes import add_to, read_queries, slopes
 
 
@@ -25,8 +25,8 @@ def _step(
     window,
     bias,
     temperature,
-    seed,
-    number,
+    first_word,
+    second_word,
     threshold,
     upscale,
     n: tl.constexpr,
@@ -57,7 +57,7 @@ def _step(
     )
     keep = scores
     if dropped:
-        keep = kept(seed, number, queries, start, threshold, n, block, True)
+        keep = kept(first_word, second_word, queries[None, :], keys[:, None], threshold, n)
     pull = tl.dot(v, tl.trans(grad), input_precision="ieee")
     met, slope = slopes(scores, lse[None, :], delta[None, :], pull, keep, upscale, dropped)
     dv = tl.dot(met.to(v.dtype), grad, dv, input_precision="ieee")
@@ -125,9 +125,6 @@ def backward(
     if tempered:
         natural *= tl.load(temperatures + head).to(tl.float32)
     temperature = natural * LOG2E
-    seed = seeds
-    if dropped:
-        seed = tl.load(seeds)
     warmth = tl.zeros((block_q,), tl.float32)
     keys = tl.arange(0, block_k)
     keys_tail = full * block_k + tl.arange(0, tail if tail > 0 else 16)
@@ -145,6 +142,9 @@ def backward(
         dq_base = dqkv + image * (3 * n * windows * inner) + head * width
         out_base = out + image * (n * windows * inner) + head * width
         grad_base = grads + image * (n * windows * inner) + head * width
+        first_word, second_word = 0, 0
+        if dropped:
+            first_word, second_word = keys_of(tl.load(seeds), number)
         lse_base = lse + number.to(tl.int64) * n
         if full > 0:
             k = read(q_base + inner, keys, window, token_stride, n, layout, width, block_e, False)
@@ -172,7 +172,7 @@ def backward(
             if full > 0:
                 dq, dk, dv, slope = _step(
                     dq, dk, dv, q, k, v, grad, sums, delta, queries, 0, window, bias_base,
-                    temperature, seed, number, threshold, upscale,
+                    temperature, first_word, second_word, threshold, upscale,
                     n, layout, masked, biased, dropped, block_k, False,
                 )  # fmt: skip
                 if held:
@@ -182,8 +182,8 @@ def backward(
             if tail > 0:
                 dq, dk_tail, dv_tail, slope = _step(
                     dq, dk_tail, dv_tail, q, k_tail, v_tail, grad, sums, delta, queries,
-                    full * block_k, window, bias_base, temperature, seed, number, threshold,
-                    upscale, n, layout, masked, biased, dropped, tail, True,
+                    full * block_k, window, bias_base, temperature, first_word, second_word,
+                    threshold, upscale, n, layout, masked, biased, dropped, tail, True,
                 )  # fmt: skip
                 if held:
                     held_tail += slope

@@ -10,7 +10,7 @@ programs.
 import triton
 import triton.language as tl
 
-from smallvit.layers.kernels.parts import LOG2E, kept, read, scores_of, write
+from smallvit.layers.kernels.parts import LOG2E, kept, keys_of, read, scores_of, write
 from smallvit.layers.kernels.slopes import add_to, read_queries, slopes
 
 
@@ -25,14 +25,13 @@ def _to_keys(
     grad_base,
     lse_base,
     keys,
-    queries_start,
-    keys_start,
+    start,
     window,
     bias,
     temperature,
     token_stride,
-    seed,
-    number,
+    first_word,
+    second_word,
     threshold,
     upscale,
     options: tl.constexpr,
@@ -43,7 +42,7 @@ def _to_keys(
     """Adds what a block of queries gives to the gradients of some keys and values."""
     n: tl.constexpr = options[0]
     layout: tl.constexpr = options[4]
-    queries = queries_start + tl.arange(0, block)
+    queries = start + tl.arange(0, block)
     q, grad, lse, delta = read_queries(
         q_base, out_base, grad_base, lse_base, queries, window, token_stride,
         n, layout, options[1], options[2], options[3], padded,
@@ -55,7 +54,7 @@ def _to_keys(
     )  # fmt: skip
     keep = scores
     if options[7]:
-        keep = kept(seed, number, queries, keys_start, threshold, n, keys.shape[0], True)
+        keep = kept(first_word, second_word, queries[None, :], keys[:, None], threshold, n)
     pull = tl.dot(v, tl.trans(grad), input_precision="ieee")
     met, slope = slopes(scores, lse[None, :], delta[None, :], pull, keep, upscale, options[7])
     dv = tl.dot(met.to(v.dtype), grad, dv, input_precision="ieee")
@@ -79,8 +78,8 @@ def _to_queries(
     again,
     temperature,
     token_stride,
-    seed,
-    number,
+    first_word,
+    second_word,
     threshold,
     upscale,
     options: tl.constexpr,
@@ -101,7 +100,7 @@ def _to_queries(
     )  # fmt: skip
     keep = scores
     if options[7]:
-        keep = kept(seed, number, queries, start, threshold, n, block, False)
+        keep = kept(first_word, second_word, queries[:, None], keys[None, :], threshold, n)
     pull = tl.dot(grad, tl.trans(v), input_precision="ieee")
     _, slope = slopes(scores, lse[:, None], delta[:, None], pull, keep, upscale, options[7])
     if options[8]:
@@ -123,8 +122,8 @@ def _own(
     again,
     natural,
     token_stride,
-    seed,
-    number,
+    first_word,
+    second_word,
     threshold,
     upscale,
     options: tl.constexpr,
@@ -150,14 +149,14 @@ def _own(
     dv = tl.zeros((size, block_e), tl.float32)
     for at in range(0, whole, block):
         dk, dv = _to_keys(
-            dk, dv, k, v, q_base, out_base, grad_base, lse_base, places, at, start, window,
-            bias, temperature, token_stride, seed, number, threshold, upscale,
+            dk, dv, k, v, q_base, out_base, grad_base, lse_base, places, at, window,
+            bias, temperature, token_stride, first_word, second_word, threshold, upscale,
             options, block, False, padded,
         )  # fmt: skip
     if tail > 0:
         dk, dv = _to_keys(
-            dk, dv, k, v, q_base, out_base, grad_base, lse_base, places, whole, start, window,
-            bias, temperature, token_stride, seed, number, threshold, upscale,
+            dk, dv, k, v, q_base, out_base, grad_base, lse_base, places, whole, window,
+            bias, temperature, token_stride, first_word, second_word, threshold, upscale,
             options, tail, True, padded,
         )  # fmt: skip
     stride: tl.constexpr = 3 * inner
@@ -172,12 +171,12 @@ def _own(
     for at in range(0, whole, block):
         dq = _to_queries(
             dq, q, grad, lse, delta, k_base, places, at, window, bias, part, again, temperature,
-            token_stride, seed, number, threshold, upscale, options, block, False,
+            token_stride, first_word, second_word, threshold, upscale, options, block, False,
         )  # fmt: skip
     if tail > 0:
         dq = _to_queries(
             dq, q, grad, lse, delta, k_base, places, whole, window, bias, part, again,
-            temperature, token_stride, seed, number, threshold, upscale, options, tail, True,
+            temperature, token_stride, first_word, second_word, threshold, upscale, options, tail, True,
         )  # fmt: skip
     write(dq_base, dq * natural, places, window, stride, n, layout, width, block_e)
     return tl.sum(tl.sum(q.to(tl.float32) * dq, 1), 0)
@@ -229,9 +228,6 @@ def backward_tiled(
     natural = scale
     if tempered:
         natural *= tl.load(temperatures + head).to(tl.float32)
-    seed = seeds
-    if dropped:
-        seed = tl.load(seeds)
     warmth = 0.0
     first = turn * repeat
     for step in range(0, repeat):
@@ -242,18 +238,21 @@ def backward_tiled(
         dq_base = dqkv + image * (3 * n * windows * inner) + head * width
         out_base = out + image * (n * windows * inner) + head * width
         grad_base = grads + image * (n * windows * inner) + head * width
+        first_word, second_word = 0, 0
+        if dropped:
+            first_word, second_word = keys_of(tl.load(seeds), number)
         lse_base = lse + number.to(tl.int64) * n
         again = step > 0
         if tile < n // block:
             warmth += _own(
                 q_base, out_base, grad_base, lse_base, dq_base, tile * block, group % windows,
-                bias_base, part, again, natural, token_stride, seed, number, threshold, upscale,
+                bias_base, part, again, natural, token_stride, first_word, second_word, threshold, upscale,
                 options, block, tail, block, False,
             )  # fmt: skip
         elif tail > 0:
             warmth += _own(
                 q_base, out_base, grad_base, lse_base, dq_base, tile * block, group % windows,
-                bias_base, part, again, natural, token_stride, seed, number, threshold, upscale,
+                bias_base, part, again, natural, token_stride, first_word, second_word, threshold, upscale,
                 options, block, tail, tail, True,
             )  # fmt: skip
         if sloped:

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from smallvit.layers.kernels.parts import LOG2E, kept, read, scores_of, write
+from smallvit.layers.kernels.parts import LOG2E, kept, keys_of, read, scores_of, write
 
 
 @triton.jit
@@ -21,8 +21,8 @@ def _step(
     window,
     bias,
     temperature,
-    seed,
-    number,
+    first_word,
+    second_word,
     threshold,
     n: tl.constexpr,
     layout: tl.constexpr,
@@ -54,7 +54,7 @@ def _step(
     shrink = tl.exp2(highest - level)
     total = total * shrink + tl.sum(weight, 1)
     if dropped:
-        keep = kept(seed, number, queries, start, threshold, n, block, False)
+        keep = kept(first_word, second_word, queries[:, None], keys[None, :], threshold, n)
         weight = tl.where(keep, weight, 0.0)
     mixed = tl.dot(weight.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
     return mixed, higher, total
@@ -99,7 +99,7 @@ def forward(
         image_stride: From one image of qkv to the next.
         token_stride: From one token of qkv to the next.
         scale: Multiplies the scores beside the temperature.
-        threshold: Of dropout, of 31 bits.
+        threshold: Of dropout.
         upscale: What kept weights are multiplied with.
         n: Tokens of a group.
         heads: Number of heads.
@@ -132,9 +132,9 @@ def forward(
     temperature = scale * LOG2E
     if tempered:
         temperature *= tl.load(temperatures + head).to(tl.float32)
-    seed = seeds
+    first_word, second_word = 0, 0
     if dropped:
-        seed = tl.load(seeds)
+        first_word, second_word = keys_of(tl.load(seeds), number)
 
     # A head that fits one tile is read once for all blocks of queries.
     if full == 1:
@@ -158,7 +158,7 @@ def forward(
         if full == 1:
             mixed, highest, total = _step(
                 mixed, highest, total, q, k, v, queries, 0, window, bias_base, temperature,
-                seed, number, threshold, n, layout, masked, biased, dropped, block_k, False,
+                first_word, second_word, threshold, n, layout, masked, biased, dropped, block_k, False,
             )  # fmt: skip
         if full > 1:
             for start in range(0, full * block_k, block_k):
@@ -167,13 +167,13 @@ def forward(
                 v = read(v_base, places, window, token_stride, n, layout, width, block_e, False)
                 mixed, highest, total = _step(
                     mixed, highest, total, q, k, v, queries, start, window, bias_base,
-                    temperature, seed, number, threshold, n, layout, masked, biased, dropped,
+                    temperature, first_word, second_word, threshold, n, layout, masked, biased, dropped,
                     block_k, False,
                 )  # fmt: skip
         if tail > 0:
             mixed, highest, total = _step(
                 mixed, highest, total, q, k_tail, v_tail, queries, full * block_k, window,
-                bias_base, temperature, seed, number, threshold, n, layout, masked, biased,
+                bias_base, temperature, first_word, second_word, threshold, n, layout, masked, biased,
                 dropped, tail, True,
             )  # fmt: skip
         mixed = mixed * (upscale / total)[:, None]

@@ -17,8 +17,6 @@ import triton.language as tl
 LOG2E = tl.constexpr(1.4426950408889634)
 #: What the scores between tokens of a rolled window that are no neighbours get, in base 2.
 APART = tl.constexpr(-100.0 * 1.4426950408889634)
-#: Philox keeps its quality from 7 rounds on (Salmon et al. 2011).
-ROUNDS = tl.constexpr(7)
 
 
 @triton.jit
@@ -146,42 +144,28 @@ def scores_of(
 
 
 @triton.jit
-def kept(
-    seed,
-    number,
-    queries,
-    start,
-    threshold,
-    n: tl.constexpr,
-    block: tl.constexpr,
-    transposed: tl.constexpr,
-):
-    """The dropout mask of a tile: True with probability 1 − threshold / 2³¹.
+def keys_of(seed, number):
+    """Two random words for a map, from Philox."""
+    a, b, _, _ = tl.philox(seed, number, 0, 0, 0)
+    return a, b
 
-    Four neighbouring keys share one call of Philox. The mask depends on the seed, the number of
-    the map and the places in it, never on the blocks a launch chose.
+
+@triton.jit
+def kept(first, second, query, key, threshold, n: tl.constexpr):
+    """The dropout mask of a tile: whether each weight's hash reaches the threshold.
+
+    The mask depends on the map's words and the places in it, never on the blocks a launch chose.
+    Philox for each weight would cost more than all else here; this hash is a quarter of it.
 
     Args:
-        seed: Of the whole call.
-        number: Of the map.
-        queries: Places of the queries.
-        start: First key; a multiple of 4.
-        threshold: Of 31 random bits.
+        first: Where the map's counter starts.
+        second: Stirred in half way, so that maps whose counters overlap differ.
+        query: Places of the queries, shaped to broadcast over the tile.
+        key: Places of the keys, likewise.
+        threshold: Between −2³¹, which keeps all, and 2³¹.
         n: Tokens of a group.
-        block: Number of keys.
-        transposed: Gives keys × queries instead of queries × keys.
     """
-    quads = start // 4 + tl.arange(0, block // 4)
-    across: tl.constexpr = (n + 3) // 4
-    if transposed:
-        counter = quads[:, None] + queries[None, :] * across
-    else:
-        counter = quads[None, :] + queries[:, None] * across
-    none = counter * 0
-    a, b, c, d = tl.philox(seed, counter, none + number, none, none, ROUNDS)
-    bits = tl.join(tl.join(a, c), tl.join(b, d))
-    if transposed:
-        bits = bits.permute(0, 2, 3, 1).reshape(block, queries.shape[0])
-    else:
-        bits = bits.reshape(queries.shape[0], block)
-    return (bits >> 1).to(tl.int32) >= threshold
+    x = (query * n + key).to(tl.uint32) * 0x9E3779B9 + first
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15) ^ second) * 0x846CA68B
+    return x.to(tl.int32, bitcast=True) >= threshold

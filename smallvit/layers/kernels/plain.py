@@ -7,7 +7,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 _WORD = 0xFFFFFFFF
-_ROUNDS = 7
 
 
 class Windows(NamedTuple):
@@ -63,35 +62,29 @@ class Windows(NamedTuple):
         return bands[:, :, None] != bands[:, None, :]
 
 
-def philox(seed: Int[Tensor, "1"], low: Tensor, high: Tensor) -> list[Tensor]:
-    """Four random 32-bit words for each counter, as Philox4x32 makes them.
+def _times(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """High and low word of a product; 64 signed bits do not hold the product itself."""
+    below = factor * (x & 0xFFFF)
+    above = factor * (x >> 16) + (below >> 16)
+    return above >> 16, ((above << 16) | (below & 0xFFFF)) & _WORD
 
-    Args:
-        seed: Split into the two words of the key.
-        low: First word of the counter.
-        high: Second word; the other two are 0.
-    """
 
-    def product(factor: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """High and low word; 64 signed bits do not hold the product itself."""
-        below = factor * (x & 0xFFFF)
-        above = factor * (x >> 16) + (below >> 16)
-        return above >> 16, ((above << 16) | (below & 0xFFFF)) & _WORD
-
+def philox(seed: Int[Tensor, "1"], counter: Int[Tensor, "A"]) -> list[Tensor]:
+    """Four random 32-bit words for each counter, as Philox4x32-10 makes them."""
     key = [seed & _WORD, (seed >> 32) & _WORD]
-    low, high = torch.broadcast_tensors(low, high)
-    words = [low, high, torch.zeros_like(low), torch.zeros_like(low)]
-    for _ in range(_ROUNDS):
-        high_a, low_a = product(0xD2511F53, words[0])
-        high_b, low_b = product(0xCD9E8D57, words[2])
+    none = torch.zeros_like(counter)
+    words = [counter, none, none, none]
+    for _ in range(10):
+        high_a, low_a = _times(words[0], 0xD2511F53)
+        high_b, low_b = _times(words[2], 0xCD9E8D57)
         words = [high_b ^ words[1] ^ key[0], low_b, high_a ^ words[3] ^ key[1], low_a]
         key = [(key[0] + 0x9E3779B9) & _WORD, (key[1] + 0xBB67AE85) & _WORD]
     return words
 
 
 def threshold_of(dropout: float) -> int:
-    """Below which of 2³¹ equally likely numbers a weight is dropped."""
-    return round(dropout * 2**31)
+    """Below which of the 2³² numbers from −2³¹ on a weight is dropped."""
+    return min(round(dropout * 2**32), 2**32 - 1) - 2**31
 
 
 def keep_mask(seed: Int[Tensor, "1"], maps: int, n: int, dropout: float) -> Bool[Tensor, "A n n"]:
@@ -103,11 +96,13 @@ def keep_mask(seed: Int[Tensor, "1"], maps: int, n: int, dropout: float) -> Bool
         n: Queries, and keys, of a map.
         dropout: Probability of dropping a weight.
     """
-    across = (n + 3) // 4
-    counter = torch.arange(n * across, device=seed.device).view(1, n, across)
-    number = torch.arange(maps, device=seed.device).view(-1, 1, 1)
-    words = torch.stack(philox(seed, counter, number), -1).flatten(2)[..., :n]
-    return (words >> 1) >= threshold_of(dropout)
+    first, second, *_ = philox(seed, torch.arange(maps, device=seed.device))
+    place = torch.arange(n * n, device=seed.device)
+    x = (_times(place, 0x9E3779B9)[1] + first[:, None]) & _WORD
+    x = _times(x ^ (x >> 16), 0x7FEB352D)[1]
+    x = _times(x ^ (x >> 15) ^ second[:, None], 0x846CA68B)[1]
+    signed = torch.where(x < 2**31, x, x - 2**32)
+    return (signed >= threshold_of(dropout)).view(maps, n, n)
 
 
 def plain_attention(
