@@ -5,72 +5,65 @@
 import triton
 import triton.language as tl
 
-from smallvit.layers.kernels.parts import LOG2E, kept, keys_of, read, scores_of, write
-from smallvit.layers.kernels.slopes import add_to, read_queries, slopes
+from smallvit.layers.kernels.parts import (
+    LOG2E,
+    add_to,
+    dot,
+    kept,
+    lot_of,
+    narrow,
+    read,
+    scores_of,
+    write,
+)
 
 
 @triton.jit
-def _step(
-    dq,
-    dk,
-    dv,
+def _look(
     q,
     k,
     v,
     grad,
     lse,
-    delta,
     queries,
-    start,
-    window,
-    bias,
-    temperature,
-    first_word,
-    second_word,
-    threshold,
-    upscale,
+    keys,
+    place,
+    lot,
     n: tl.constexpr,
     layout: tl.constexpr,
-    masked: tl.constexpr,
-    biased: tl.constexpr,
-    dropped: tl.constexpr,
-    block: tl.constexpr,
+    kind: tl.constexpr,
     padded: tl.constexpr,
 ):
-    """What one tile of keys and one block of queries give to each other's gradients.
+    """The weights of a tile, the weights that met the values, and the gradient of the weights.
 
     The tile is keys × queries: so dk and dv need no transposed weights, and dq alone does.
     """
-    keys = start + tl.arange(0, block)
-    scores = scores_of(
-        tl.dot(k, tl.trans(q), input_precision="ieee"),
-        queries[None, :],
-        keys[:, None],
-        window,
-        bias,
-        temperature,
-        n,
-        layout,
-        masked,
-        biased,
-        padded,
-    )
-    keep = scores
-    if dropped:
-        keep = kept(first_word, second_word, queries[None, :], keys[:, None], threshold, n)
-    pull = tl.dot(v, tl.trans(grad), input_precision="ieee")
-    met, slope = slopes(scores, lse[None, :], delta[None, :], pull, keep, upscale, dropped)
-    dv = tl.dot(met.to(v.dtype), grad, dv, input_precision="ieee")
-    short = slope.to(k.dtype)
-    dk = tl.dot(short, q, dk, input_precision="ieee")
-    dq = tl.dot(tl.trans(short), k, dq, input_precision="ieee")
+    query, key = queries[None, :], keys[:, None]
+    scores = scores_of(dot(k, tl.trans(q)), query, key, place, n, layout, kind, padded)
+    weight = tl.exp2(scores - lse[None, :])
+    pull = dot(v, tl.trans(grad))
+    met = weight
+    if kind[2]:
+        keep = kept(lot, query, key, n)
+        met = tl.where(keep, weight * lot[3], 0.0)
+        pull = tl.where(keep, pull * lot[3], 0.0)
+    return weight, met, pull
+
+
+@triton.jit
+def _give(dq, dk, dv, q, k, grad, weight, met, pull, delta):
+    """Adds what a tile gives to the gradients; also returns that of its scores."""
+    dv = dot(narrow(met, k.dtype), grad, dv)
+    slope = weight * (pull - delta[None, :])
+    short = narrow(slope, k.dtype)
+    dk = dot(short, q, dk)
+    dq = dot(tl.trans(short), k, dq)
     return dq, dk, dv, slope
 
 
 @triton.jit(do_not_specialize=["threshold"])
 def backward(
     qkv,
-    out,
     lse,
     grads,
     dqkv,
@@ -119,87 +112,86 @@ def backward(
     full: tl.constexpr = n // block_k
     # One block of queries: the bias gradient stays in registers over all maps.
     held: tl.constexpr = sloped and block_q >= n
-    bias_base = bias + head * n * n
     part = bias_parts + tl.program_id(0).to(tl.int64) * (n * n)
     natural = scale
     if tempered:
         natural *= tl.load(temperatures + head).to(tl.float32)
-    temperature = natural * LOG2E
+    kind: tl.constexpr = (masked, biased, dropped)
     warmth = tl.zeros((block_q,), tl.float32)
     keys = tl.arange(0, block_k)
-    keys_tail = full * block_k + tl.arange(0, tail if tail > 0 else 16)
+    last = full * block_k + tl.arange(0, tail if tail > 0 else 16)
     if held:
-        held_full = tl.zeros((block_k, block_q), tl.float32)
-        held_tail = tl.zeros((tail if tail > 0 else 16, block_q), tl.float32)
+        held_all = tl.zeros((block_k, block_q), tl.float32)
+        held_last = tl.zeros((tail if tail > 0 else 16, block_q), tl.float32)
 
     first = turn * repeat
-    for step in range(0, repeat):
+    for step in range(repeat):
         group = first + step
         number = group * heads + head
         window = group % windows
         image = (group // windows).to(tl.int64)
         q_base = qkv + image * image_stride + head * width
+        k_base = q_base + inner
+        v_base = k_base + inner
         dq_base = dqkv + image * (3 * n * windows * inner) + head * width
-        out_base = out + image * (n * windows * inner) + head * width
         grad_base = grads + image * (n * windows * inner) + head * width
-        first_word, second_word = 0, 0
-        if dropped:
-            first_word, second_word = keys_of(tl.load(seeds), number)
         lse_base = lse + number.to(tl.int64) * n
+        place = (window, bias + head * n * n, natural * LOG2E)
+        lot = lot_of(seeds, number, threshold, upscale, dropped)
         if full > 0:
-            k = read(q_base + inner, keys, window, token_stride, n, layout, width, block_e, False)
-            v = read(
-                q_base + 2 * inner, keys, window, token_stride, n, layout, width, block_e, False
-            )
+            k = read(k_base, keys, window, token_stride, n, layout, width, block_e, False)
+            v = read(v_base, keys, window, token_stride, n, layout, width, block_e, False)
             dk = tl.zeros((block_k, block_e), tl.float32)
             dv = tl.zeros((block_k, block_e), tl.float32)
         if tail > 0:
-            k_tail = read(
-                q_base + inner, keys_tail, window, token_stride, n, layout, width, block_e, True
-            )
-            v_tail = read(
-                q_base + 2 * inner, keys_tail, window, token_stride, n, layout, width, block_e, True
-            )
-            dk_tail = tl.zeros((tail, block_e), tl.float32)
-            dv_tail = tl.zeros((tail, block_e), tl.float32)
+            k_last = read(k_base, last, window, token_stride, n, layout, width, block_e, True)
+            v_last = read(v_base, last, window, token_stride, n, layout, width, block_e, True)
+            dk_last = tl.zeros((tail, block_e), tl.float32)
+            dv_last = tl.zeros((tail, block_e), tl.float32)
         for block in range(0, n, block_q):
             queries = block + tl.arange(0, block_q)
-            q, grad, sums, delta = read_queries(
-                q_base, out_base, grad_base, lse_base, queries, window, token_stride,
-                n, layout, inner, width, block_e, n % block_q != 0,
-            )  # fmt: skip
+            ragged: tl.constexpr = n % block_q != 0
+            q = read(q_base, queries, window, token_stride, n, layout, width, block_e, ragged)
+            grad = read(grad_base, queries, window, inner, n, layout, width, block_e, ragged)
+            sums = tl.load(lse_base + queries, queries < n, 0.0)
             dq = tl.zeros((block_q, block_e), tl.float32)
+            # Not from the output: where one weight is all, this leaves nothing to round.
+            delta = tl.zeros((block_q,), tl.float32)
             if full > 0:
-                dq, dk, dv, slope = _step(
-                    dq, dk, dv, q, k, v, grad, sums, delta, queries, 0, window, bias_base,
-                    temperature, first_word, second_word, threshold, upscale,
-                    n, layout, masked, biased, dropped, block_k, False,
-                )  # fmt: skip
+                weight, met, pull = _look(
+                    q, k, v, grad, sums, queries, keys, place, lot, n, layout, kind, False
+                )
+                delta += tl.sum(weight * pull, 0)
+            if tail > 0:
+                weight_last, met_last, pull_last = _look(
+                    q, k_last, v_last, grad, sums, queries, last, place, lot, n, layout, kind, True
+                )
+                delta += tl.sum(weight_last * pull_last, 0)
+            if full > 0:
+                dq, dk, dv, slope = _give(dq, dk, dv, q, k, grad, weight, met, pull, delta)
                 if held:
-                    held_full += slope
+                    held_all += slope
                 elif sloped:
                     add_to(part, slope, queries[None, :], keys[:, None], step > 0, n)
             if tail > 0:
-                dq, dk_tail, dv_tail, slope = _step(
-                    dq, dk_tail, dv_tail, q, k_tail, v_tail, grad, sums, delta, queries,
-                    full * block_k, window, bias_base, temperature, first_word, second_word,
-                    threshold, upscale, n, layout, masked, biased, dropped, tail, True,
-                )  # fmt: skip
+                dq, dk_last, dv_last, slope = _give(
+                    dq, dk_last, dv_last, q, k_last, grad, weight_last, met_last, pull_last, delta
+                )
                 if held:
-                    held_tail += slope
+                    held_last += slope
                 elif sloped:
-                    add_to(part, slope, queries[None, :], keys_tail[:, None], step > 0, n)
+                    add_to(part, slope, queries[None, :], last[:, None], step > 0, n)
             if tempered:
                 warmth += tl.sum(q.to(tl.float32) * dq, 1)
             write(dq_base, dq * natural, queries, window, 3 * inner, n, layout, width, block_e)
+        dk_base = dq_base + inner
+        dv_base = dk_base + inner
         if full > 0:
-            base = dq_base + inner
-            write(base, dk * natural, keys, window, 3 * inner, n, layout, width, block_e)
-            write(base + inner, dv, keys, window, 3 * inner, n, layout, width, block_e)
+            write(dk_base, dk * natural, keys, window, 3 * inner, n, layout, width, block_e)
+            write(dv_base, dv, keys, window, 3 * inner, n, layout, width, block_e)
         if tail > 0:
-            base = dq_base + inner
-            write(base, dk_tail * natural, keys_tail, window, 3 * inner, n, layout, width, block_e)
-            write(base + inner, dv_tail, keys_tail, window, 3 * inner, n, layout, width, block_e)
+            write(dk_base, dk_last * natural, last, window, 3 * inner, n, layout, width, block_e)
+            write(dv_base, dv_last, last, window, 3 * inner, n, layout, width, block_e)
         if sloped and not held:
             # What this map added may be read by other threads for the next one.
             tl.debug_barrier()
@@ -207,8 +199,8 @@ def backward(
     if held:
         queries = tl.arange(0, block_q)
         if full > 0:
-            add_to(part, held_full, queries[None, :], keys[:, None], False, n)
+            add_to(part, held_all, queries[None, :], keys[:, None], False, n)
         if tail > 0:
-            add_to(part, held_tail, queries[None, :], keys_tail[:, None], False, n)
+            add_to(part, held_last, queries[None, :], last[:, None], False, n)
     if tempered:
         tl.store(temperature_parts + tl.program_id(0), tl.sum(warmth, 0) * scale)

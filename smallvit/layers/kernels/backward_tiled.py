@@ -10,8 +10,61 @@ programs.
 import triton
 import triton.language as tl
 
-from smallvit.layers.kernels.parts import LOG2E, kept, keys_of, read, scores_of, write
-from smallvit.layers.kernels.slopes import add_to, read_queries, slopes
+from smallvit.layers.kernels.parts import (
+    LOG2E,
+    add_to,
+    dot,
+    kept,
+    lot_of,
+    narrow,
+    read,
+    scores_of,
+    write,
+)
+
+
+@triton.jit
+def _slopes(scores, lse, delta, pull, query, key, lot, n: tl.constexpr, dropped: tl.constexpr):
+    """The weights as they met the values, and the gradient of the scores in natural base.
+
+    Args:
+        scores: In base 2.
+        lse: Logarithm of each softmax's sum, in base 2.
+        delta: Each query's output times its gradient, summed.
+        pull: Gradient of the weights that met the values.
+        query: Places of the queries.
+        key: Places of the keys.
+        lot: Of dropout.
+        n: Tokens of a group.
+        dropped: There is dropout.
+    """
+    weight = tl.exp2(scores - lse)
+    met = weight
+    if dropped:
+        keep = kept(lot, query, key, n)
+        met = tl.where(keep, weight * lot[3], 0.0)
+        pull = tl.where(keep, pull * lot[3], 0.0)
+    return met, weight * (pull - delta)
+
+
+@triton.jit
+def _read_queries(
+    bases,
+    queries,
+    window,
+    strides,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    width: tl.constexpr,
+    block_e: tl.constexpr,
+    padded: tl.constexpr,
+):
+    """Queries, the gradient of their outputs, the logarithms of their sums, and delta."""
+    q = read(bases[0], queries, window, strides[0], n, layout, width, block_e, padded)
+    out = read(bases[3], queries, window, strides[1], n, layout, width, block_e, padded)
+    grad = read(bases[4], queries, window, strides[1], n, layout, width, block_e, padded)
+    lse = tl.load(bases[5] + queries, queries < n, 0.0)
+    return q, grad, lse, tl.sum(out.to(tl.float32) * grad.to(tl.float32), 1)
 
 
 @triton.jit
@@ -20,46 +73,29 @@ def _to_keys(
     dv,
     k,
     v,
-    q_base,
-    out_base,
-    grad_base,
-    lse_base,
     keys,
-    start,
-    window,
-    bias,
-    temperature,
-    token_stride,
-    first_word,
-    second_word,
-    threshold,
-    upscale,
-    options: tl.constexpr,
-    block: tl.constexpr,
+    queries,
+    bases,
+    strides,
+    place,
+    lot,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    kind: tl.constexpr,
+    width: tl.constexpr,
+    block_e: tl.constexpr,
     padded: tl.constexpr,
     keys_padded: tl.constexpr,
 ):
     """Adds what a block of queries gives to the gradients of some keys and values."""
-    n: tl.constexpr = options[0]
-    layout: tl.constexpr = options[4]
-    queries = start + tl.arange(0, block)
-    q, grad, lse, delta = read_queries(
-        q_base, out_base, grad_base, lse_base, queries, window, token_stride,
-        n, layout, options[1], options[2], options[3], padded,
-    )  # fmt: skip
-    scores = scores_of(
-        tl.dot(k, tl.trans(q), input_precision="ieee"),
-        queries[None, :], keys[:, None], window, bias, temperature,
-        n, layout, options[5], options[6], keys_padded,
-    )  # fmt: skip
-    keep = scores
-    if options[7]:
-        keep = kept(first_word, second_word, queries[None, :], keys[:, None], threshold, n)
-    pull = tl.dot(v, tl.trans(grad), input_precision="ieee")
-    met, slope = slopes(scores, lse[None, :], delta[None, :], pull, keep, upscale, options[7])
-    dv = tl.dot(met.to(v.dtype), grad, dv, input_precision="ieee")
-    dk = tl.dot(slope.to(q.dtype), q, dk, input_precision="ieee")
-    return dk, dv
+    q, grad, lse, delta = _read_queries(
+        bases, queries, place[0], strides, n, layout, width, block_e, padded
+    )
+    query, key = queries[None, :], keys[:, None]
+    scores = scores_of(dot(k, tl.trans(q)), query, key, place, n, layout, kind, keys_padded)
+    pull = dot(v, tl.trans(grad))
+    met, slope = _slopes(scores, lse[None, :], delta[None, :], pull, query, key, lot, n, kind[2])
+    return dot(narrow(slope, q.dtype), q, dk), dot(narrow(met, v.dtype), grad, dv)
 
 
 @triton.jit
@@ -69,114 +105,114 @@ def _to_queries(
     grad,
     lse,
     delta,
-    k_base,
     queries,
-    start,
-    window,
-    bias,
+    keys,
+    bases,
+    strides,
+    place,
+    lot,
     part,
     again,
-    temperature,
-    token_stride,
-    first_word,
-    second_word,
-    threshold,
-    upscale,
-    options: tl.constexpr,
-    block: tl.constexpr,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    kind: tl.constexpr,
+    width: tl.constexpr,
+    block_e: tl.constexpr,
     padded: tl.constexpr,
+    sloped: tl.constexpr,
 ):
     """Adds what a tile of keys gives to the gradient of some queries, and to the bias's."""
-    n: tl.constexpr = options[0]
-    inner: tl.constexpr = options[1]
-    layout: tl.constexpr = options[4]
-    keys = start + tl.arange(0, block)
-    k = read(k_base, keys, window, token_stride, n, layout, options[2], options[3], padded)
-    v = read(k_base + inner, keys, window, token_stride, n, layout, options[2], options[3], padded)
-    scores = scores_of(
-        tl.dot(q, tl.trans(k), input_precision="ieee"),
-        queries[:, None], keys[None, :], window, bias, temperature,
-        n, layout, options[5], options[6], padded,
-    )  # fmt: skip
-    keep = scores
-    if options[7]:
-        keep = kept(first_word, second_word, queries[:, None], keys[None, :], threshold, n)
-    pull = tl.dot(grad, tl.trans(v), input_precision="ieee")
-    _, slope = slopes(scores, lse[:, None], delta[:, None], pull, keep, upscale, options[7])
-    if options[8]:
-        add_to(part, slope, queries[:, None], keys[None, :], again, n)
-    return tl.dot(slope.to(k.dtype), k, dq, input_precision="ieee")
+    k = read(bases[1], keys, place[0], strides[0], n, layout, width, block_e, padded)
+    v = read(bases[2], keys, place[0], strides[0], n, layout, width, block_e, padded)
+    query, key = queries[:, None], keys[None, :]
+    scores = scores_of(dot(q, tl.trans(k)), query, key, place, n, layout, kind, padded)
+    pull = dot(grad, tl.trans(v))
+    _, slope = _slopes(scores, lse[:, None], delta[:, None], pull, query, key, lot, n, kind[2])
+    if sloped:
+        add_to(part, slope, query, key, again, n)
+    return dot(narrow(slope, k.dtype), k, dq)
 
 
 @triton.jit
 def _own(
-    q_base,
-    out_base,
-    grad_base,
-    lse_base,
     dq_base,
-    start,
-    window,
-    bias,
+    bases,
+    strides,
+    places,
+    place,
+    lot,
+    natural,
     part,
     again,
-    natural,
-    token_stride,
-    first_word,
-    second_word,
-    threshold,
-    upscale,
-    options: tl.constexpr,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    kind: tl.constexpr,
+    width: tl.constexpr,
+    block_e: tl.constexpr,
     block: tl.constexpr,
     tail: tl.constexpr,
-    size: tl.constexpr,
     padded: tl.constexpr,
+    sloped: tl.constexpr,
 ):
-    """Both walks of a tile of `size` tokens of one map; returns the temperature's share."""
-    n: tl.constexpr = options[0]
-    inner: tl.constexpr = options[1]
-    width: tl.constexpr = options[2]
-    block_e: tl.constexpr = options[3]
-    layout: tl.constexpr = options[4]
+    """Both walks of a tile of tokens of one map; returns the temperature's share.
+
+    Args:
+        dq_base: Where the gradients of this map start.
+        bases: Where its queries, keys, values, outputs, gradients and sums start.
+        strides: From token to token, of qkv and of the output.
+        places: The tile's tokens.
+        place: As `scores_of` takes it.
+        lot: As `kept` takes it.
+        natural: What products are multiplied with.
+        part: This program's share of the bias gradient.
+        again: There is something in it already.
+        n: Tokens of a group.
+        layout: Image, window and shift.
+        kind: Whether there are a mask, a bias and dropout.
+        width: Of a head.
+        block_e: The same, rounded up.
+        block: Tokens of a full tile.
+        tail: Tokens of the last one, or 0.
+        padded: Some of this tile's tokens may lie beyond n.
+        sloped: The bias needs its gradient.
+    """
     whole: tl.constexpr = n // block * block
-    temperature = natural * LOG2E
-    places = start + tl.arange(0, size)
+    window = place[0]
+    walk = tl.arange(0, block)
+    last = whole + tl.arange(0, tail if tail > 0 else 16)
 
-    k_base = q_base + inner
-    k = read(k_base, places, window, token_stride, n, layout, width, block_e, padded)
-    v = read(k_base + inner, places, window, token_stride, n, layout, width, block_e, padded)
-    dk = tl.zeros((size, block_e), tl.float32)
-    dv = tl.zeros((size, block_e), tl.float32)
-    for at in range(0, whole, block):
+    k = read(bases[1], places, window, strides[0], n, layout, width, block_e, padded)
+    v = read(bases[2], places, window, strides[0], n, layout, width, block_e, padded)
+    dk = tl.zeros((places.shape[0], block_e), tl.float32)
+    dv = tl.zeros((places.shape[0], block_e), tl.float32)
+    for start in range(0, whole, block):
         dk, dv = _to_keys(
-            dk, dv, k, v, q_base, out_base, grad_base, lse_base, places, at, window,
-            bias, temperature, token_stride, first_word, second_word, threshold, upscale,
-            options, block, False, padded,
+            dk, dv, k, v, places, start + walk, bases, strides, place, lot,
+            n, layout, kind, width, block_e, False, padded,
         )  # fmt: skip
     if tail > 0:
         dk, dv = _to_keys(
-            dk, dv, k, v, q_base, out_base, grad_base, lse_base, places, whole, window,
-            bias, temperature, token_stride, first_word, second_word, threshold, upscale,
-            options, tail, True, padded,
+            dk, dv, k, v, places, last, bases, strides, place, lot,
+            n, layout, kind, width, block_e, True, padded,
         )  # fmt: skip
-    stride: tl.constexpr = 3 * inner
-    write(dq_base + inner, dk * natural, places, window, stride, n, layout, width, block_e)
-    write(dq_base + 2 * inner, dv, places, window, stride, n, layout, width, block_e)
+    stride = 3 * strides[1]
+    dk_base = dq_base + strides[1]
+    write(dk_base, dk * natural, places, window, stride, n, layout, width, block_e)
+    write(dk_base + strides[1], dv, places, window, stride, n, layout, width, block_e)
 
-    q, grad, lse, delta = read_queries(
-        q_base, out_base, grad_base, lse_base, places, window, token_stride,
-        n, layout, inner, width, block_e, padded,
-    )  # fmt: skip
-    dq = tl.zeros((size, block_e), tl.float32)
-    for at in range(0, whole, block):
+    q, grad, lse, delta = _read_queries(
+        bases, places, window, strides, n, layout, width, block_e, padded
+    )
+    dq = tl.zeros((places.shape[0], block_e), tl.float32)
+    for start in range(0, whole, block):
         dq = _to_queries(
-            dq, q, grad, lse, delta, k_base, places, at, window, bias, part, again, temperature,
-            token_stride, first_word, second_word, threshold, upscale, options, block, False,
+            dq, q, grad, lse, delta, places, start + walk, bases, strides, place, lot, part,
+            again, n, layout, kind, width, block_e, False, sloped,
         )  # fmt: skip
     if tail > 0:
         dq = _to_queries(
-            dq, q, grad, lse, delta, k_base, places, whole, window, bias, part, again,
-            temperature, token_stride, first_word, second_word, threshold, upscale, options, tail, True,
+            dq, q, grad, lse, delta, places, last, bases, strides, place, lot, part,
+            again, n, layout, kind, width, block_e, True, sloped,
         )  # fmt: skip
     write(dq_base, dq * natural, places, window, stride, n, layout, width, block_e)
     return tl.sum(tl.sum(q.to(tl.float32) * dq, 1), 0)
@@ -222,38 +258,34 @@ def backward_tiled(
     tile = tl.program_id(1)
     windows: tl.constexpr = (layout[0] // layout[2]) * (layout[1] // layout[3])
     inner: tl.constexpr = heads * width
-    options: tl.constexpr = (n, inner, width, block_e, layout, masked, biased, dropped, sloped)
-    bias_base = bias + head * n * n
+    kind: tl.constexpr = (masked, biased, dropped)
     part = bias_parts + tl.program_id(0).to(tl.int64) * (n * n)
+    strides = (token_stride, inner)
     natural = scale
     if tempered:
         natural *= tl.load(temperatures + head).to(tl.float32)
     warmth = 0.0
     first = turn * repeat
-    for step in range(0, repeat):
+    for step in range(repeat):
         group = first + step
         number = group * heads + head
         image = (group // windows).to(tl.int64)
         q_base = qkv + image * image_stride + head * width
         dq_base = dqkv + image * (3 * n * windows * inner) + head * width
-        out_base = out + image * (n * windows * inner) + head * width
-        grad_base = grads + image * (n * windows * inner) + head * width
-        first_word, second_word = 0, 0
-        if dropped:
-            first_word, second_word = keys_of(tl.load(seeds), number)
-        lse_base = lse + number.to(tl.int64) * n
-        again = step > 0
+        inside = image * (n * windows * inner) + head * width
+        sums = lse + number.to(tl.int64) * n
+        bases = (q_base, q_base + inner, q_base + 2 * inner, out + inside, grads + inside, sums)
+        place = (group % windows, bias + head * n * n, natural * LOG2E)
+        lot = lot_of(seeds, number, threshold, upscale, dropped)
         if tile < n // block:
             warmth += _own(
-                q_base, out_base, grad_base, lse_base, dq_base, tile * block, group % windows,
-                bias_base, part, again, natural, token_stride, first_word, second_word, threshold, upscale,
-                options, block, tail, block, False,
+                dq_base, bases, strides, tile * block + tl.arange(0, block), place, lot, natural,
+                part, step > 0, n, layout, kind, width, block_e, block, tail, False, sloped,
             )  # fmt: skip
         elif tail > 0:
             warmth += _own(
-                q_base, out_base, grad_base, lse_base, dq_base, tile * block, group % windows,
-                bias_base, part, again, natural, token_stride, first_word, second_word, threshold, upscale,
-                options, block, tail, tail, True,
+                dq_base, bases, strides, tile * block + tl.arange(0, tail), place, lot, natural,
+                part, step > 0, n, layout, kind, width, block_e, block, tail, True, sloped,
             )  # fmt: skip
         if sloped:
             # What this map added may be read by other threads for the next one.

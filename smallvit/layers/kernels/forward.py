@@ -5,59 +5,49 @@
 import triton
 import triton.language as tl
 
-from smallvit.layers.kernels.parts import LOG2E, kept, keys_of, read, scores_of, write
+from smallvit.layers.kernels.parts import (
+    LOG2E,
+    dot,
+    kept,
+    lot_of,
+    narrow,
+    read,
+    scores_of,
+    write,
+)
 
 
 @triton.jit
 def _step(
-    mixed,
-    highest,
-    total,
+    state,
     q,
     k,
     v,
     queries,
-    start,
-    window,
-    bias,
-    temperature,
-    first_word,
-    second_word,
-    threshold,
+    keys,
+    place,
+    lot,
     n: tl.constexpr,
     layout: tl.constexpr,
-    masked: tl.constexpr,
-    biased: tl.constexpr,
-    dropped: tl.constexpr,
-    block: tl.constexpr,
+    kind: tl.constexpr,
     padded: tl.constexpr,
 ):
-    """Takes one tile of keys into the softmax of a block of queries."""
-    keys = start + tl.arange(0, block)
-    scores = scores_of(
-        tl.dot(q, tl.trans(k), input_precision="ieee"),
-        queries[:, None],
-        keys[None, :],
-        window,
-        bias,
-        temperature,
-        n,
-        layout,
-        masked,
-        biased,
-        padded,
-    )
+    """Takes one tile of keys into the softmax of a block of queries.
+
+    The state is the mixed values, the highest score and the sum of weights so far.
+    """
+    mixed, highest, total = state
+    query, key = queries[:, None], keys[None, :]
+    scores = scores_of(dot(q, tl.trans(k)), query, key, place, n, layout, kind, padded)
     higher = tl.maximum(highest, tl.max(scores, 1))
     # A tile may hold nothing a query may see: then there is nothing to subtract.
     level = tl.where(higher == float("-inf"), 0.0, higher)
     weight = tl.exp2(scores - level[:, None])
     shrink = tl.exp2(highest - level)
     total = total * shrink + tl.sum(weight, 1)
-    if dropped:
-        keep = kept(first_word, second_word, queries[:, None], keys[None, :], threshold, n)
-        weight = tl.where(keep, weight, 0.0)
-    mixed = tl.dot(weight.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
-    return mixed, higher, total
+    if kind[2]:
+        weight = tl.where(kept(lot, query, key, n), weight, 0.0)
+    return dot(narrow(weight, v.dtype), v, mixed * shrink[:, None]), higher, total
 
 
 @triton.jit(do_not_specialize=["threshold"])
@@ -128,54 +118,45 @@ def forward(
     v_base = k_base + inner
     out_base = out + image * (n * windows * inner) + head * width
     lse_base = lse + number.to(tl.int64) * n
-    bias_base = bias + head * n * n
     temperature = scale * LOG2E
     if tempered:
         temperature *= tl.load(temperatures + head).to(tl.float32)
-    first_word, second_word = 0, 0
-    if dropped:
-        first_word, second_word = keys_of(tl.load(seeds), number)
+    place = (window, bias + head * n * n, temperature)
+    kind: tl.constexpr = (masked, biased, dropped)
+    lot = lot_of(seeds, number, threshold, upscale, dropped)
 
     # A head that fits one tile is read once for all blocks of queries.
+    keys = tl.arange(0, block_k)
     if full == 1:
-        places = tl.arange(0, block_k)
-        k = read(k_base, places, window, token_stride, n, layout, width, block_e, False)
-        v = read(v_base, places, window, token_stride, n, layout, width, block_e, False)
+        k = read(k_base, keys, window, token_stride, n, layout, width, block_e, False)
+        v = read(v_base, keys, window, token_stride, n, layout, width, block_e, False)
     if tail > 0:
-        places = full * block_k + tl.arange(0, tail)
-        k_tail = read(k_base, places, window, token_stride, n, layout, width, block_e, True)
-        v_tail = read(v_base, places, window, token_stride, n, layout, width, block_e, True)
+        last = full * block_k + tl.arange(0, tail)
+        k_last = read(k_base, last, window, token_stride, n, layout, width, block_e, True)
+        v_last = read(v_base, last, window, token_stride, n, layout, width, block_e, True)
 
     first = tl.program_id(1) * rows
+    ragged: tl.constexpr = n % block_q != 0
     for block in range(0, rows, block_q):
         queries = first + block + tl.arange(0, block_q)
-        q = read(
-            q_base, queries, window, token_stride, n, layout, width, block_e, n % block_q != 0
-        )
+        q = read(q_base, queries, window, token_stride, n, layout, width, block_e, ragged)
         mixed = tl.zeros((block_q, block_e), tl.float32)
         highest = tl.full((block_q,), float("-inf"), tl.float32)
         total = tl.zeros((block_q,), tl.float32)
+        state = (mixed, highest, total)
         if full == 1:
-            mixed, highest, total = _step(
-                mixed, highest, total, q, k, v, queries, 0, window, bias_base, temperature,
-                first_word, second_word, threshold, n, layout, masked, biased, dropped, block_k, False,
-            )  # fmt: skip
+            state = _step(state, q, k, v, queries, keys, place, lot, n, layout, kind, False)
         if full > 1:
             for start in range(0, full * block_k, block_k):
-                places = start + tl.arange(0, block_k)
-                k = read(k_base, places, window, token_stride, n, layout, width, block_e, False)
-                v = read(v_base, places, window, token_stride, n, layout, width, block_e, False)
-                mixed, highest, total = _step(
-                    mixed, highest, total, q, k, v, queries, start, window, bias_base,
-                    temperature, first_word, second_word, threshold, n, layout, masked, biased, dropped,
-                    block_k, False,
-                )  # fmt: skip
+                at = start + keys
+                k = read(k_base, at, window, token_stride, n, layout, width, block_e, False)
+                v = read(v_base, at, window, token_stride, n, layout, width, block_e, False)
+                state = _step(state, q, k, v, queries, at, place, lot, n, layout, kind, False)
         if tail > 0:
-            mixed, highest, total = _step(
-                mixed, highest, total, q, k_tail, v_tail, queries, full * block_k, window,
-                bias_base, temperature, first_word, second_word, threshold, n, layout, masked, biased,
-                dropped, tail, True,
-            )  # fmt: skip
+            state = _step(
+                state, q, k_last, v_last, queries, last, place, lot, n, layout, kind, True
+            )
+        mixed, highest, total = state
         mixed = mixed * (upscale / total)[:, None]
         write(out_base, mixed, queries, window, inner, n, layout, width, block_e)
         tl.store(lse_base + queries, highest + tl.log2(total), queries < n)

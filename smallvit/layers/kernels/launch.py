@@ -16,8 +16,6 @@ from smallvit.layers.kernels.backward_tiled import backward_tiled
 from smallvit.layers.kernels.forward import forward
 from smallvit.layers.kernels.plain import Windows, threshold_of
 
-#: Heads up to this many tokens are taken whole: one tile of keys and a tail stay on the chip.
-WHOLE = 144
 #: Programs a backward launch that sums over the batch is cut into; enough to fill a large GPU.
 _PROGRAMS = 4096
 
@@ -53,14 +51,23 @@ class Plan(NamedTuple):
         block_k: Keys of a tile.
         warps: Of a program.
         stages: Of the loop's pipeline.
-        whole: One program takes all tokens of a head.
+        registers: Of a thread, at most; 0 leaves it to the compiler.
+        whole: One program takes all queries of a head. Backward it then holds all keys too,
+            in one tile and a tail; otherwise blocks of queries are as large as those of keys.
     """
 
     block_q: int
     block_k: int
     warps: int
     stages: int = 2
+    registers: int = 0
     whole: bool = True
+
+    @property
+    def options(self) -> dict[str, int]:
+        """As Triton takes them at a launch."""
+        options = {"num_warps": self.warps, "num_stages": self.stages}
+        return options | ({"maxnreg": self.registers} if self.registers else {})
 
 
 def power(x: int) -> int:
@@ -74,22 +81,26 @@ def tail_of(n: int, block: int) -> int:
 
 
 def _tile(n: int) -> int:
-    """The largest power of 2 up to n, from 16 to 128."""
-    return max(16, min(128, power(n // 2 + 1)))
+    """The largest power of 2 up to n, or 16."""
+    return power(n // 2 + 1)
 
 
 def forward_plan(n: int, width: int) -> Plan:
     """Blocks and warps of the forward program for some tokens and width."""
-    if n <= WHOLE:
-        return Plan(16, _tile(n), 1 if width <= 32 and n <= 96 else 2 if n <= 32 else 4)
+    if n <= 144:
+        return Plan(16, _tile(n), 1 if width <= 64 and n <= 96 else 4)
     return Plan(64, 64, 4, whole=False)
 
 
 def backward_plan(n: int, width: int) -> Plan:
     """Blocks and warps of the backward program for some tokens and width."""
-    if n <= WHOLE:
-        return Plan(16, _tile(n), 1 if width <= 32 and n <= 96 else 2 if n <= 32 else 4)
-    return Plan(64, 64, 4, whole=False)
+    if n <= 32:
+        return Plan(16, _tile(n), 1 if width <= 32 else 2)
+    if n <= 144:
+        return Plan(16, _tile(n), 1 if width <= 16 and n <= 96 else 4)
+    if 256 <= n <= 272 and width <= 64:
+        return Plan(32, 256, 8)
+    return Plan(64, 64, 4, whole=False) if width <= 64 else Plan(32, 32, 4, whole=False)
 
 
 def _common(qkv: Tensor, temperatures: Tensor | None, bias: Tensor | None, task: Task) -> Any:
@@ -154,8 +165,7 @@ def launch_forward(
             block_q=plan.block_q,
             block_k=plan.block_k,
             tail=tail_of(n, plan.block_k),
-            num_warps=plan.warps,
-            num_stages=plan.stages,
+            **plan.options,
             **_common(qkv, temperatures, bias, task),
         )
     return out, lse
@@ -194,6 +204,8 @@ def launch_backward(
     """
     n, width, heads = task.windows.tokens, qkv.shape[2] // 3 // task.num_heads, task.num_heads
     plan = plan or backward_plan(n, width)
+    if plan.whole and n >= 2 * plan.block_k:
+        raise ValueError(f"{n} tokens are more than one tile of {plan.block_k} and a tail")
     groups = qkv.shape[0] * task.windows.count
     tail = tail_of(n, plan.block_k)
     tiles = 1 if plan.whole else n // plan.block_k + (tail > 0)
@@ -212,7 +224,7 @@ def launch_backward(
     with _on(qkv):
         program[(turns * heads, tiles)](
             qkv,
-            out,
+            *(() if plan.whole else (out,)),
             lse,
             grad,
             dqkv,
@@ -222,8 +234,7 @@ def launch_backward(
             sloped=sloped,
             repeat=repeat,
             tail=tail,
-            num_warps=plan.warps,
-            num_stages=plan.stages,
+            **plan.options,
             **(blocks if plan.whole else {"block": plan.block_k}),
             **_common(qkv, temperatures, bias, task),
         )

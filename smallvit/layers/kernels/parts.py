@@ -14,6 +14,8 @@ of an image's tokens, those of a window, and the shift.
 import triton
 import triton.language as tl
 
+#: Whether Python interprets the programs, as on machines without a GPU.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 LOG2E = tl.constexpr(1.4426950408889634)
 #: What the scores between tokens of a rolled window that are no neighbours get, in base 2.
 APART = tl.constexpr(-100.0 * 1.4426950408889634)
@@ -96,7 +98,34 @@ def write(
     column = tl.arange(0, block)
     address = base + token_of(places, window, layout)[:, None] * stride + column[None, :]
     inside = (places[:, None] < n) & (column[None, :] < width)
-    tl.store(address, value.to(base.dtype.element_ty), inside)
+    tl.store(address, narrow(value, base.dtype.element_ty), inside)
+
+
+@triton.jit
+def dot(a, b, total=None):
+    """Product of two matrices, added to a third; sums in float32, float32 without shortcuts."""
+    if INTERPRETED and a.dtype == tl.bfloat16:  # numpy has no such numbers
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision="ieee")
+
+
+@triton.jit
+def narrow(x, dtype: tl.constexpr):
+    """A float32 array in another precision, rounded to the nearest."""
+    if INTERPRETED and dtype == tl.bfloat16:  # the interpreter would cut
+        bits = x.to(tl.uint32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        x = bits.to(tl.float32, bitcast=True)
+    return x.to(dtype)
+
+
+@triton.jit
+def add_to(part, value, query, key, again, n: tl.constexpr):
+    """Adds a tile to a program's own (n, n) numbers; the first time it only writes them."""
+    inside = (query < n) & (key < n)
+    address = part + query * n + key
+    before = tl.load(address, inside & again, 0.0)
+    tl.store(address, before + value, inside)
 
 
 @triton.jit
@@ -104,13 +133,10 @@ def scores_of(
     products,
     query,
     key,
-    window,
-    bias,
-    temperature,
+    place,
     n: tl.constexpr,
     layout: tl.constexpr,
-    masked: tl.constexpr,
-    biased: tl.constexpr,
+    kind: tl.constexpr,
     padded: tl.constexpr,
 ):
     """Scores in base 2 from q kᵀ: temperature, bias, bands, diagonal and padding.
@@ -120,23 +146,21 @@ def scores_of(
         query: Places of the queries, shaped to broadcast over the tile; those beyond n get
             numbers that harm nothing.
         key: Places of the keys, likewise; those beyond n get −∞.
-        window: Number of the window in its image.
-        bias: The head's (n, n) numbers.
-        temperature: What the products are multiplied with, log2(e) included.
+        place: The window's number in its image, the head's (n, n) bias, and what the products
+            are multiplied with, log2(e) included.
         n: Tokens of a group.
         layout: Image, window and shift.
-        masked: Hides the diagonal.
-        biased: Adds the bias.
+        kind: Whether the diagonal is hidden, and whether there is a bias.
         padded: Some of the keys may lie beyond n.
     """
-    scores = products * temperature
-    if biased:
+    scores = products * place[2]
+    if kind[1]:
         inside = (query < n) & (key < n)
-        scores += tl.load(bias + query * n + key, inside, 0.0).to(tl.float32) * LOG2E
+        scores += tl.load(place[1] + query * n + key, inside, 0.0).to(tl.float32) * LOG2E
     if layout[4] > 0 or layout[5] > 0:
-        same = band_of(query, window, layout) == band_of(key, window, layout)
+        same = band_of(query, place[0], layout) == band_of(key, place[0], layout)
         scores += tl.where(same, 0.0, APART)
-    if masked:
+    if kind[0]:
         scores = tl.where(query == key, float("-inf"), scores)
     if padded:
         scores = tl.where(key < n, scores, float("-inf"))
@@ -144,28 +168,30 @@ def scores_of(
 
 
 @triton.jit
-def keys_of(seed, number):
-    """Two random words for a map, from Philox."""
-    a, b, _, _ = tl.philox(seed, number, 0, 0, 0)
-    return a, b
+def lot_of(seeds, number, threshold, upscale, dropped: tl.constexpr):
+    """What dropout of a map needs: two random words from Philox, threshold and scale."""
+    lot = (threshold, threshold, threshold, upscale)
+    if dropped:
+        first, second, _, _ = tl.philox(tl.load(seeds), number, 0, 0, 0)
+        lot = (first, second, threshold, upscale)
+    return lot
 
 
 @triton.jit
-def kept(first, second, query, key, threshold, n: tl.constexpr):
+def kept(lot, query, key, n: tl.constexpr):
     """The dropout mask of a tile: whether each weight's hash reaches the threshold.
 
     The mask depends on the map's words and the places in it, never on the blocks a launch chose.
     Philox for each weight would cost more than all else here; this hash is a quarter of it.
 
     Args:
-        first: Where the map's counter starts.
-        second: Stirred in half way, so that maps whose counters overlap differ.
+        lot: Where the map's counter starts; what is stirred in half way, so that maps whose
+            counters overlap differ; the threshold, from −2³¹, which keeps all, to 2³¹.
         query: Places of the queries, shaped to broadcast over the tile.
         key: Places of the keys, likewise.
-        threshold: Between −2³¹, which keeps all, and 2³¹.
         n: Tokens of a group.
     """
-    x = (query * n + key).to(tl.uint32) * 0x9E3779B9 + first
+    x = (query * n + key).to(tl.uint32) * 0x9E3779B9 + lot[0]
     x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15) ^ second) * 0x846CA68B
-    return x.to(tl.int32, bitcast=True) >= threshold
+    x = (x ^ (x >> 15) ^ lot[1]) * 0x846CA68B
+    return x.to(tl.int32, bitcast=True) >= lot[2]
