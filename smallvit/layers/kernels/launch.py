@@ -80,7 +80,7 @@ def tail_of(n: int, block: int) -> int:
     return power(n % block) if n % block else 0
 
 
-def _tile(n: int) -> int:
+def tile_of(n: int) -> int:
     """The largest power of 2 up to n, or 16."""
     return power(n // 2 + 1)
 
@@ -88,16 +88,16 @@ def _tile(n: int) -> int:
 def forward_plan(n: int, width: int) -> Plan:
     """Blocks and warps of the forward program for some tokens and width."""
     if n <= 144:
-        return Plan(16, _tile(n), 1 if width <= 64 and n <= 96 else 4)
+        return Plan(16, tile_of(n), 1 if width <= 64 and n <= 96 else 4)
     return Plan(64, 64, 4, whole=False)
 
 
 def backward_plan(n: int, width: int) -> Plan:
     """Blocks and warps of the backward program for some tokens and width."""
     if n <= 32:
-        return Plan(16, _tile(n), 1 if width <= 32 else 2)
+        return Plan(power(n), tile_of(n), 1 if width <= 32 else 2)
     if n <= 144:
-        return Plan(16, _tile(n), 1 if width <= 16 and n <= 96 else 4)
+        return Plan(16, tile_of(n), 1 if width <= 16 and n <= 96 else 4)
     if 256 <= n <= 272 and width <= 64:
         return Plan(32, 256, 8)
     return Plan(64, 64, 4, whole=False) if width <= 64 else Plan(32, 32, 4, whole=False)
@@ -151,7 +151,7 @@ def launch_forward(
     """
     n, width = task.windows.tokens, qkv.shape[2] // 3 // task.num_heads
     plan = plan or forward_plan(n, width)
-    groups = qkv.shape[0] * task.windows.count
+    groups = qkv.shape[0] * task.windows.number
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
     lse = qkv.new_empty((groups, task.num_heads, n), dtype=torch.float32)
     rows = triton.cdiv(n, plan.block_q) * plan.block_q if plan.whole else plan.block_q
@@ -206,7 +206,7 @@ def launch_backward(
     plan = plan or backward_plan(n, width)
     if plan.whole and n >= 2 * plan.block_k:
         raise ValueError(f"{n} tokens are more than one tile of {plan.block_k} and a tail")
-    groups = qkv.shape[0] * task.windows.count
+    groups = qkv.shape[0] * task.windows.number
     tail = tail_of(n, plan.block_k)
     tiles = 1 if plan.whole else n // plan.block_k + (tail > 0)
     repeat = 1
@@ -215,10 +215,10 @@ def launch_backward(
         repeat = triton.next_power_of_2(triton.cdiv(groups * heads * tiles, _PROGRAMS))
         repeat = math.gcd(groups, repeat)
     turns = groups // repeat
-    numbers = {"device": qkv.device, "dtype": torch.float32}
     dqkv = qkv.new_empty(qkv.shape)
-    warm = torch.empty((0 if temperatures is None else turns, heads, tiles), **numbers)
-    parts = torch.empty((turns if sloped else 0, heads, n, n), **numbers)
+    shape = (0 if temperatures is None else turns, heads, tiles)
+    warm = qkv.new_empty(shape, dtype=torch.float32)
+    parts = qkv.new_empty((turns if sloped else 0, heads, n, n), dtype=torch.float32)
     blocks = {"block_q": plan.block_q, "block_k": plan.block_k}
     program: Any = backward if plan.whole else backward_tiled
     with _on(qkv):

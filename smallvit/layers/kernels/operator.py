@@ -48,7 +48,7 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     layout = Windows(*windows)
     out = qkv.new_empty(qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3)
-    sums = (qkv.shape[0] * layout.count, num_heads, layout.tokens)
+    sums = (qkv.shape[0] * layout.number, num_heads, layout.tokens)
     return out, qkv.new_empty(sums, dtype=torch.float32)
 
 

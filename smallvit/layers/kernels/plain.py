@@ -34,7 +34,7 @@ class Windows(NamedTuple):
         return self.height * self.width
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """Windows of an image."""
         return (self.rows // self.height) * (self.columns // self.width)
 
@@ -120,7 +120,7 @@ def plain_attention(
     images, tokens, _ = qkv.shape
     windows = windows or Windows(1, tokens, 1, tokens)
     n, places = windows.tokens, windows.places(qkv.device)
-    heads = qkv[:, places.flatten()].view(images, windows.count, n, 3, num_heads, -1)
+    heads = qkv[:, places.flatten()].view(images, windows.number, n, 3, num_heads, -1)
     q, k, v = heads.permute(3, 0, 1, 4, 2, 5).unbind(0)
     if isinstance(scale, Tensor):
         scale = scale.view(-1, 1, 1)
@@ -136,7 +136,7 @@ def plain_attention(
     if dropout:
         if seed is None:
             raise ValueError("dropout without a seed: give a tensor with one 64-bit integer")
-        keep = keep_mask(seed, images * windows.count * num_heads, n, dropout)
+        keep = keep_mask(seed, images * windows.number * num_heads, n, dropout)
         weight = weight * keep.view(weight.shape) / (1.0 - dropout)
     mixed = (weight.to(v.dtype) @ v).transpose(2, 3).reshape(images, tokens, -1)
     return mixed[:, places.flatten().argsort()]
