@@ -83,6 +83,6 @@ def run_all(prepare, jobs, patience=240.0):
 
 def bandwidth():
     """Bytes a second of a copy, read and written."""
-    x = torch.empty(2**30, dtype=torch.uint8, device=DEVICE).random_()
+    x = torch.empty(2**30, dtype=torch.uint8, device="cuda").random_()
     y = torch.empty_like(x)
     return 2 * x.numel() / (milliseconds(capture(lambda: y.copy_(x))) / 1e3)
