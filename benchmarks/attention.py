@@ -234,12 +234,13 @@ def prepare(shape, batches):
     for batch in batches:
         for label, function in variants(shape, batch).items():
             try:
-                graphs[batch, label] = capture(function)
+                # The graph reads tensors that only the function keeps alive.
+                graphs[batch, label] = capture(function), function
             except Exception as error:
                 found[f"{label} {batch}"] = f"failed: {type(error).__name__}: {str(error)[:300]}"
 
     def measure():
-        for (batch, label), graph in graphs.items():
+        for (batch, label), (graph, _) in graphs.items():
             found.setdefault("ms", {}).setdefault(str(batch), {})[label] = milliseconds(graph)
         return found
 
