@@ -85,22 +85,34 @@ def tile_of(n: int) -> int:
     return power(n // 2 + 1)
 
 
-def forward_plan(n: int, width: int) -> Plan:
-    """Blocks and warps of the forward program for some tokens and width."""
+def forward_plan(n: int, width: int, size: int = 2) -> Plan:
+    """Blocks and warps of the forward program.
+
+    Args:
+        n: Tokens of a group.
+        width: Of a head.
+        size: Bytes of a number.
+    """
+    if size > 2:
+        if n <= 96:
+            return Plan(16, tile_of(n), 1 if width <= 32 else 4)
+        return Plan(32, 32, 4 if width <= 64 else 8, 1, whole=False)
     if n <= 144:
         return Plan(16, tile_of(n), 1 if width <= 64 and n <= 96 else 4)
     return Plan(64, 64, 4, whole=False)
 
 
-def backward_plan(n: int, width: int) -> Plan:
-    """Blocks and warps of the backward program for some tokens and width."""
+def backward_plan(n: int, width: int, size: int = 2) -> Plan:
+    """Blocks and warps of the backward program; see `forward_plan`."""
     if n <= 32:
-        return Plan(power(n), tile_of(n), 1 if width <= 32 else 2)
+        return Plan(power(n), tile_of(n), 1 if width <= 32 else 2 if size == 2 else 4)
+    if size > 2 and n <= 96 and width <= 64:
+        return Plan(16, tile_of(n), 4 if width <= 32 else 8, 1)
+    if size > 2 or width > 64:
+        return Plan(32, 32, 4 if width <= 64 else 8, 1, whole=False)
     if n <= 144:
         return Plan(16, tile_of(n), 1 if width <= 16 and n <= 96 else 4)
-    if 256 <= n <= 272 and width <= 64:
-        return Plan(32, 256, 8)
-    return Plan(64, 64, 4, whole=False) if width <= 64 else Plan(32, 32, 4, whole=False)
+    return Plan(32, 256, 8) if n == 256 else Plan(64, 64, 4, whole=False)
 
 
 def _common(qkv: Tensor, temperatures: Tensor | None, bias: Tensor | None, task: Task) -> Any:
@@ -150,7 +162,7 @@ def launch_forward(
         plan: How; by default from a table.
     """
     n, width = task.windows.tokens, qkv.shape[2] // 3 // task.num_heads
-    plan = plan or forward_plan(n, width)
+    plan = plan or forward_plan(n, width, qkv.element_size())
     groups = qkv.shape[0] * task.windows.number
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
     lse = qkv.new_empty((groups, task.num_heads, n), dtype=torch.float32)
@@ -203,7 +215,7 @@ def launch_backward(
         bias's. Parts that are not needed have a = 0.
     """
     n, width, heads = task.windows.tokens, qkv.shape[2] // 3 // task.num_heads, task.num_heads
-    plan = plan or backward_plan(n, width)
+    plan = plan or backward_plan(n, width, qkv.element_size())
     if plan.whole and n >= 2 * plan.block_k:
         raise ValueError(f"{n} tokens are more than one tile of {plan.block_k} and a tail")
     groups = qkv.shape[0] * task.windows.number

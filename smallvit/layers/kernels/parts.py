@@ -103,10 +103,13 @@ def write(
 
 @triton.jit
 def dot(a, b, total=None):
-    """Product of two matrices, added to a third; sums in float32, float32 without shortcuts."""
+    """Product of two matrices, added to a third; sums in float32.
+
+    Float32 goes through the matrix units as three products of tf32, which keeps its precision.
+    """
     if INTERPRETED and a.dtype == tl.bfloat16:  # numpy has no such numbers
         a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision="ieee")
+    return tl.dot(a, b, total, input_precision="tf32x3")
 
 
 @triton.jit
