@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import statistics
+import time
 import traceback
 
 import torch
@@ -52,7 +53,14 @@ def work(pipe, prepare, args):
 
 
 def run_all(prepare, jobs, patience=240.0):
-    """Results of all jobs, by name; one that fails or hangs leaves the others alone."""
+    """Results of all jobs, by name; one that fails or hangs leaves the others alone.
+
+    Args:
+        prepare: From a job's arguments to a function that measures, without arguments.
+        jobs: Arguments by name.
+        patience: Seconds in which all must be prepared; those that are not are left out.
+    """
+    deadline = time.monotonic() + patience
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # for each of many processes
     context = multiprocessing.get_context("spawn")
     started = {}
@@ -63,13 +71,15 @@ def run_all(prepare, jobs, patience=240.0):
         end.close()
         started[label] = (pipe, process)
     results = {}
-    for label, (pipe, _) in started.items():  # all are ready before the first is measured
+    for label, (pipe, process) in started.items():  # all are ready before the first is measured
         try:
-            said = pipe.recv() if pipe.poll(patience) else {"failed": "not ready in time"}
+            left = max(deadline - time.monotonic(), 0)
+            said = pipe.recv() if pipe.poll(left) else {"failed": "not ready in time"}
         except EOFError:
             said = {"failed": "the process died"}
         if said != "ready":
             results[label] = said
+            process.kill()
     for label, (pipe, process) in started.items():
         if label not in results:
             try:

@@ -228,6 +228,7 @@ class LoopConfig:
         precision: Number format of the model's arithmetic; auto is bf16 on a GPU, else fp32.
         compiled: Use torch.compile; if it is not given, on a GPU.
         captured: Run the step as a CUDA graph; if it is not given, on a single GPU, not in fp16.
+        fused: Use the fused attention kernel on a GPU that can run it.
         deterministic: Give the same numbers again on a GPU, more slowly.
         every: Steps between validations; if it is not given, an epoch, or a hundredth of a long
             run.
@@ -242,6 +243,7 @@ class LoopConfig:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compiled: bool | None = None
     captured: bool | None = None
+    fused: bool = True
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0
