@@ -37,8 +37,8 @@ def plans(shape, backward):
             yield Plan(block_q, block_k, warps, stages, whole=False)
 
 
-def prepare_sweep(shape, batch, backward, patience=150.0):
-    """Compiles every plan; returns a function that measures them."""
+def prepare_sweep(shape, batch, backward, patience=150.0, choice=None):
+    """Compiles plans, by default all worth trying; returns a function that measures them."""
     (qkv, scale, bias, *_), _, grad = arguments(shape, batch)
     windows = shape.windows or Windows(1, shape.tokens, 1, shape.tokens)
     seed = torch.randint(2**62, (1,), device="cuda") if shape.dropout else None
@@ -47,7 +47,7 @@ def prepare_sweep(shape, batch, backward, patience=150.0):
     qkv, scale, bias = (x if x is None else x.detach() for x in (qkv, scale, bias))
     out, lse = launch_forward(qkv, scale, bias, seed, task)
     graphs, failed, started = {}, {}, time.monotonic()
-    for plan in plans(shape, backward):
+    for plan in choice or plans(shape, backward):
         if time.monotonic() - started > patience:
             failed["the rest"] = "not compiled in time"
             break

@@ -52,13 +52,14 @@ def work(pipe, prepare, args):
         pipe.send({"failed": traceback.format_exc()[-1500:]})
 
 
-def run_all(prepare, jobs, patience=240.0):
+def run_all(prepare, jobs, patience=240.0, tell=None):
     """Results of all jobs, by name; one that fails or hangs leaves the others alone.
 
     Args:
         prepare: From a job's arguments to a function that measures, without arguments.
         jobs: Arguments by name.
         patience: Seconds in which all must be prepared; those that are not are left out.
+        tell: Is given each name and result as it comes.
     """
     deadline = time.monotonic() + patience
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # for each of many processes
@@ -88,11 +89,13 @@ def run_all(prepare, jobs, patience=240.0):
             except (EOFError, OSError):
                 results[label] = {"failed": "the process died"}
         process.kill()
+        if tell is not None:
+            tell(label, results[label])
     return {label: results[label] for label in jobs}
 
 
 def bandwidth():
-    """Bytes a second of a copy, read and written."""
-    x = torch.empty(2**30, dtype=torch.uint8, device="cuda").random_()
+    """Bytes a second that an elementwise kernel reads and writes."""
+    x = torch.randn(2**29, device="cuda")
     y = torch.empty_like(x)
-    return 2 * x.numel() / (milliseconds(capture(lambda: y.copy_(x))) / 1e3)
+    return 2 * x.nbytes / (milliseconds(capture(lambda: torch.neg(x, out=y))) / 1e3)

@@ -7,6 +7,7 @@ A step is that of `smallvit train` with the family's recipe: gather, augment, mi
 backward, AdamW. The images are noise of 32×32 pixels, 100 classes. Rows:
 
 - fused: as it runs by default;
+- regional: `loop.regional=true`, blocks that are alike compiled once;
 - plain: `loop.fused=false`, torch's own attention;
 - unaugmented, uncaptured, uncompiled: the default without that (uncompiled is uncaptured too).
 
@@ -52,12 +53,14 @@ MODELS = {
 }
 ROWS = {
     "fused": {},
+    "regional": {"regional": True},
     "plain": {"fused": False},
     "unaugmented": {},
     "uncaptured": {"captured": False},
     "uncompiled": {"compiled": False, "captured": False},
     "compiled": {"compiled": True},
 }
+_REPEATS = 3
 #: Kinds of kernels by their names, the first that fits; the rest is elementwise.
 KINDS = {
     "attention": r"^(forward|backward|backward_tiled)$|flash|fmha|attention",
@@ -110,8 +113,8 @@ def prepare(source, name, batch, row, profiled):
             torch.cuda.reset_peak_memory_stats()
         compiled, stepper.captured = stepper.compiled, captured
         take(2)
-        steps = max(2, math.ceil(0.25 / (take(3) / 3)))
-        seconds = [take(steps) / steps for _ in range(5)]
+        steps = max(2, math.ceil(0.2 / (take(3) / 3)))
+        seconds = [take(steps) / steps for _ in range(_REPEATS)]
         if (stepper.accumulation, stepper.captured, stepper.compiled) != (1, captured, compiled):
             raise RuntimeError("the step ran out of memory, or could not be captured")
         found["ms"] = 1e3 * statistics.median(seconds)

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from smallvit.data.loader import Batch
 from smallvit.layers.attention import MultiHead
+from smallvit.layers.blocks import Stack
 from smallvit.runs.checkpoint import below
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
@@ -95,6 +96,12 @@ class Stepper:
         self._graphs: dict[bool, tuple[Any, Batch]] = {}
         self._pass = _Pass(objective)
         self._draw_paths = objective.path_draws
+        if self.compiled and loop.regional:
+            for module in objective.modules():
+                if isinstance(module, Stack):  # is left to Python, which calls compiled blocks
+                    module.forward = torch.compiler.disable(  # type: ignore[method-assign]
+                        module.forward, recursive=False
+                    )
         if self.compiled:
             self._pass.compute = torch.compile(objective.forward, dynamic=False)
             self._draw_paths = torch.compile(objective.path_draws, dynamic=False)

@@ -97,6 +97,8 @@ def forward_plan(n: int, width: int, size: int = 2) -> Plan:
         if n <= 96:
             return Plan(16, tile_of(n), 1 if width <= 32 else 4)
         return Plan(32, 32, 4 if width <= 64 else 8, 1, whole=False)
+    if 48 < n <= 96 and 32 < width <= 64:
+        return Plan(64, tile_of(n), 4)
     if n <= 144:
         return Plan(16, tile_of(n), 1 if width <= 64 and n <= 96 else 4)
     return Plan(64, 64, 4, whole=False)
@@ -111,7 +113,7 @@ def backward_plan(n: int, width: int, size: int = 2) -> Plan:
     if size > 2 or width > 64:
         return Plan(32, 32, 4 if width <= 64 else 8, 1, whole=False)
     if n <= 144:
-        return Plan(16, tile_of(n), 1 if width <= 16 and n <= 96 else 4)
+        return Plan(16, tile_of(n), 4 if n > 96 else 1 if width <= 16 else 2)
     return Plan(32, 256, 8) if n == 256 else Plan(64, 64, 4, whole=False)
 
 
