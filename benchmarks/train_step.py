@@ -1,4 +1,4 @@
-"""Images a second of the whole training step, of every family, with the fused attention and without.
+"""Images a second of the whole training step of every family, attention fused and plain.
 
     python -m benchmarks.train_step [--models vit_9_p4+spt+lsa,…] [--batches 128,1024]
                                     [--rows fused,plain,…] [--profile] [--json out.json]
@@ -137,8 +137,10 @@ def profile(function, steps):
     for event in profiler.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             text = event.name.lower()
-            kind = next((kind for kind, has in KINDS.items() if re.search(has, text)), "elementwise")
-            took = event.device_time_total / 1e3 / steps
+            kind = next(
+                (kind for kind, has in KINDS.items() if re.search(has, text)), "elementwise"
+            )
+            took = event.time_range.elapsed_us() / 1e3 / steps
             kinds[kind] += took
             names[event.name[:80]] += took
             kernels += 1

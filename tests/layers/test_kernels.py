@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from smallvit.layers.attention import LSA, Attention
-from smallvit.layers.kernels import Windows, fused_attention, fusible, plain_attention
+from smallvit.layers.kernels import Windows, fused, fused_attention, fusible, plain_attention
 from smallvit.layers.kernels.operator import attention
 from smallvit.layers.kernels.plain import keep_mask, philox
 from smallvit.layers.soft_split import ValueAttention
@@ -375,6 +375,17 @@ def test_switched_off_a_layer_never_asks(monkeypatch):
 
 def test_not_on_the_cpu():
     assert not fusible(noise(2, 5, 48).float(), 1)
+
+
+def test_a_tracer_takes_the_answer_as_it_is(monkeypatch):
+    """Looking for Triton and asking the driver are nothing that Dynamo could trace."""
+    for answer in (True, False):
+        monkeypatch.setattr(fused, "_known", {torch.device("cpu"): answer})
+        torch._dynamo.reset()
+        compiled = torch.compile(
+            lambda x: x + 1 if fused._runs_on(x.device) else x, fullgraph=True, backend="eager"
+        )
+        assert compiled(torch.zeros(1)).item() == answer
 
 
 def test_importing_needs_no_triton():

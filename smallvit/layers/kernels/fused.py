@@ -1,6 +1,5 @@
 """Fused attention for short sequences, and when it can be used."""
 
-import functools
 import importlib.util
 
 import torch
@@ -16,16 +15,18 @@ WIDTHS = range(16, 129)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-@functools.cache
+_known: dict[torch.device, bool] = {}
+
+
+# The answer cannot change while a program runs, so a tracer may take it as it is. (It would trace
+# what functools.cache wraps.)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _runs_on(device: torch.device) -> bool:
     """Whether Triton is there and the GPU has the matrix units its programs need."""
-    if importlib.util.find_spec("triton") is None or torch.version.hip is not None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-# The answer cannot change while a program runs, so a tracer may take it as it is.
-_runs_on_constant = torch.compiler.assume_constant_result(_runs_on)
+    if device not in _known:
+        there = importlib.util.find_spec("triton") is not None and torch.version.hip is None
+        _known[device] = there and torch.cuda.get_device_capability(device) >= (8, 0)
+    return _known[device]
 
 
 def fusible(
@@ -53,7 +54,7 @@ def fusible(
         and tokens <= LONGEST
         and dropout < 1.0
         and qkv.shape[0] > 0
-        and _runs_on_constant(qkv.device)
+        and _runs_on(qkv.device)
     )
 
 

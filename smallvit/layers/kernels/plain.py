@@ -69,7 +69,7 @@ def _times(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
     return above >> 16, ((above << 16) | (below & 0xFFFF)) & _WORD
 
 
-def philox(seed: Int[Tensor, "1"], counter: Int[Tensor, "A"]) -> list[Tensor]:
+def philox(seed: Int[Tensor, "1"], counter: Int[Tensor, " A"]) -> list[Tensor]:
     """Four random 32-bit words for each counter, as Philox4x32-10 makes them."""
     key = [seed & _WORD, (seed >> 32) & _WORD]
     none = torch.zeros_like(counter)
