@@ -60,6 +60,16 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     assert "nothing in it is overwritten" in str(refused.exception)
 
 
+def test_compiled_programs_are_kept_in_our_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SMALLVIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    smallvit("train nowhere")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    smallvit("train nowhere")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "programs")
+
+
 def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):

@@ -45,10 +45,13 @@ def train(
     On several GPUs: torchrun --nproc-per-node=N -m smallvit train ...
     """
     from smallvit.config_io import leaf
+    from smallvit.data.cache import programs
     from smallvit.recipes import plan
     from smallvit.runs.config import RunConfig, changes_of, layered, read_changes
     from smallvit.training.distributed import join_world
 
+    # Inductor reads it before it compiles; its own choice is a folder that a restart empties.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs()))
     settings = layered(
         read_changes(config) if config is not None else {},
         requested(context),

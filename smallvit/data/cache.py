@@ -56,6 +56,11 @@ def directory() -> Path:
     return base / "smallvit"
 
 
+def programs() -> Path:
+    """Where programs that were compiled for training are kept between runs."""
+    return directory() / "programs"
+
+
 def entries() -> list[Entry]:
     """Every complete entry, newest first."""
     files = [(path.stat().st_mtime, path) for path in directory().glob("*.npy")]
@@ -76,6 +81,8 @@ def clear() -> int:
         for path in root.glob(pattern):
             freed += path.stat().st_size
             path.unlink(missing_ok=True)
+    freed += sum(path.stat().st_size for path in programs().rglob("*") if path.is_file())
+    shutil.rmtree(programs(), ignore_errors=True)
     return freed
 
 

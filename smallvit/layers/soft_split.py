@@ -29,8 +29,9 @@ class ValueAttention(MultiHead):
         Args:
             weights: A list to which the attention weights are appended.
         """
-        q, k, v = self.split(self.qkv(x), 3)
-        return v.squeeze(1) + self.dropout(self.proj(self.mix_values(q, k, v, weights)))
+        qkv = self.qkv(x)
+        v = qkv[..., 2 * self.head_dim :]
+        return v + self.dropout(self.proj(self.mix_packed(qkv, weights)))
 
 
 class TokenTransformer(nn.Module):

@@ -226,7 +226,10 @@ class LoopConfig:
         device: Device to train on; auto takes a GPU if there is one.
         precision: Number format of the model's arithmetic; auto is bf16 on a GPU, else fp32.
         compiled: Use torch.compile; by default on a GPU.
+        regional: Compile blocks one by one, all that are alike as one, instead of the whole step:
+            it starts sooner and runs a little slower.
         captured: Run the step as a CUDA graph; by default on a single GPU, not in fp16.
+        fused: Use the fused attention kernel on a GPU that can run it.
         deterministic: Give the same numbers again on a GPU, more slowly.
         every: Steps between validations; by default an epoch, or a hundredth of a long run.
         checkpoint_seconds: Least time between two checkpoints.
@@ -239,7 +242,9 @@ class LoopConfig:
     device: DeviceName = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compiled: bool | None = None
+    regional: bool = False
     captured: bool | None = None
+    fused: bool = True
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0

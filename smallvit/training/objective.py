@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64, UInt8
+from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from torch import Tensor, nn
 
 from smallvit.augment import Augmentation, AugmentConfig
@@ -69,6 +69,8 @@ class Objective(nn.Module):
     views: ClassVar[int] = 1
 
     path_seed: Tensor
+    path_rates: Tensor
+    path_shares: Tensor
 
     def __init__(
         self, model: nn.Module, config: RunConfig, dataset: Dataset, precision: Precision
@@ -77,6 +79,10 @@ class Objective(nn.Module):
         self.model, self.config, self.precision = model, config, precision
         self.register_buffer("path_seed", torch.tensor(config.seed + _PATHS), persistent=False)
         self.paths = [m for m in model.modules() if isinstance(m, DropPath) and m.rate]
+        rates = [path.rate for path in self.paths]
+        self.register_buffer("path_rates", torch.tensor(rates), persistent=False)
+        shares = torch.tensor([1 - rate for rate in rates])
+        self.register_buffer("path_shares", shares, persistent=False)
 
     def forward(
         self,
@@ -123,16 +129,16 @@ class Objective(nn.Module):
 
     def path_draws(
         self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]
-    ) -> tuple[Float[Tensor, " b"], ...]:
-        """One uniform number per image and view for each branch of stochastic depth."""
+    ) -> tuple[Bool[Tensor, " b"], ...]:
+        """Which images and views keep each branch of stochastic depth."""
         seeds = (self.path_seed + view * _VIEW for view in range(self.views))
         numbers = [uniform(seed, step, positions, len(self.paths)) for seed in seeds]
-        return torch.cat(numbers).unbind(1)
+        return (torch.cat(numbers) >= self.path_rates).unbind(1)
 
-    def drop_paths(self, draws: tuple[Float[Tensor, " b"], ...] | None) -> None:
-        """Tells stochastic depth its draws for the next pass; None lets it draw for itself."""
+    def drop_paths(self, kept: tuple[Bool[Tensor, " b"], ...] | None) -> None:
+        """Tells stochastic depth what to keep in the next pass; None lets it draw for itself."""
         for number, path in enumerate(self.paths):
-            path.draws = None if draws is None else draws[number]
+            path.chosen = None if kept is None else (kept[number], self.path_shares[number])
 
     def augmentation(self, config: AugmentConfig, dataset: Dataset, view: int = 0) -> Augmentation:
         """A way to augment this data; different views of an image draw different numbers."""

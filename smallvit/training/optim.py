@@ -1,10 +1,11 @@
 """AdamW with proper parameter groups, and schedules as pure functions of the step."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smallvit.models.parameters import depths, frozen_below, undecayed
 from smallvit.runs.config import OptimConfig, ScheduleConfig
@@ -75,6 +76,19 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
             group["lr"].fill_(new)
         else:
             group["lr"] = new
+
+
+@torch.no_grad()
+def move_towards(slow: Iterable[Tensor], fast: Iterable[Tensor], share: Tensor) -> None:
+    """Moves tensors by a share of the way to others; on a GPU in a few kernels for all."""
+    slow, fast = list(slow), list(fast)
+    if share.device.type == "cuda":
+        way = torch._foreach_sub(fast, slow)
+        torch._foreach_mul_(way, share)
+        torch._foreach_add_(slow, way)
+        return
+    for one, other in zip(slow, fast, strict=True):
+        one.lerp_(other, share)
 
 
 def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) -> float:

@@ -11,11 +11,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from smallvit.data.loader import Batch
+from smallvit.layers.attention import MultiHead
+from smallvit.layers.blocks import Stack
 from smallvit.runs.checkpoint import below
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
 from smallvit.training.objective import Objective
-from smallvit.training.optim import ema_decay, make_optimiser, parameter_groups, set_learning_rate
+from smallvit.training.optim import (
+    ema_decay,
+    make_optimiser,
+    move_towards,
+    parameter_groups,
+    set_learning_rate,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +77,9 @@ class Stepper:
         groups = parameter_groups(objective.model, config.optim, *objective.extra)
         self.optimiser = make_optimiser(groups, config.optim)
         self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")
+        for module in objective.modules():
+            if isinstance(module, MultiHead):
+                module.fused = loop.fused
         self.ema: Objective | None = None
         if config.optim.ema:
             self.ema = copy.deepcopy(objective).requires_grad_(False).eval()
@@ -81,9 +92,16 @@ class Stepper:
         self.compiled = on_gpu if loop.compiled is None else loop.compiled
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
+        self._told = False
         self._graphs: dict[bool, tuple[Any, Batch]] = {}
         self._pass = _Pass(objective)
         self._draw_paths = objective.path_draws
+        if self.compiled and loop.regional:
+            for module in objective.modules():
+                if isinstance(module, Stack):  # is left to Python, which calls compiled blocks
+                    module.forward = torch.compiler.disable(  # type: ignore[method-assign]
+                        module.forward, recursive=False
+                    )
         if self.compiled:
             self._pass.compute = torch.compile(objective.forward, dynamic=False)
             self._draw_paths = torch.compile(objective.path_draws, dynamic=False)
@@ -117,6 +135,12 @@ class Stepper:
         self._step.fill_(step)
         self._keep.fill_(ema_decay(step, self.config.optim.ema))
         self._seed_dropout(step)
+        if self.compiled and not self._told:
+            logger.info(
+                "compiling the step: up to two minutes the first time, less once it is cached; "
+                "--set loop.compiled=false does without"
+            )
+            self._told = True
         if self.captured:
             try:
                 self._replay(batch, step, mixed)
@@ -214,10 +238,7 @@ class Stepper:
         self.scaler.step(self.optimiser)
         self.scaler.update()
         if self.ema is not None:
-            pairs = zip(self.ema.parameters(), self.objective.parameters(), strict=True)
-            with torch.no_grad():
-                for slow, fast in pairs:
-                    slow.lerp_(fast, 1 - self._keep)
+            move_towards(self.ema.parameters(), self.objective.parameters(), 1 - self._keep)
 
     def _unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
         if wanted and isinstance(self._run_pass, DistributedDataParallel):

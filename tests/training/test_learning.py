@@ -1,5 +1,6 @@
 """What a training learns: the loss curve, the chosen weights, the same again with the same seed."""
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from smallvit.data import cache, load_data
 from smallvit.evaluation.calibration import softmax
@@ -292,6 +294,28 @@ def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, lo
     run = train(config, out=tmp_path / "b", shown=False)
     assert "could not compile (no compiler here); going on without" in logged()
     assert_same_run(plain, run)
+
+
+@pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore")  # Dynamo's advice on graph breaks
+def test_blocks_that_are_alike_are_compiled_once(source, monkeypatch):
+    """Whatever their number and their rates of stochastic depth; the losses are the plain ones."""
+    real, graphs, means = torch.compile, {}, {}
+    for depth in (3, 5):
+        counter = CompileCounter()  # a compiler that runs what it is given as it is
+        monkeypatch.setattr(torch, "compile", functools.partial(real, backend=counter))
+        for regional in (False, True):
+            torch._dynamo.reset()
+            options = [*RANDOM, f"model.options.depth={depth}", f"loop.compiled={regional}"]
+            config = tiny(source, *options, f"loop.regional={regional}")
+            _, loader, stepper = assemble(config)
+            for step in range(2):
+                stepper(loader.batch(step), step, lr=1e-3, mixed=True)
+            means[depth, regional] = stepper.take_means()["loss"]
+            assert stepper.compiled is regional
+        graphs[depth] = counter.frame_count
+        assert means[depth, True] == pytest.approx(means[depth, False], rel=1e-6)
+    assert graphs[3] == graphs[5]
 
 
 def test_repeats_show_each_image_more_than_once_and_differently(source, tmp_path):
