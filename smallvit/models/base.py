@@ -197,6 +197,12 @@ def init_linear(module: nn.Module, *, xavier: bool) -> None:
             nn.init.zeros_(module.bias)
 
 
+def init_patches(tokenizer: nn.Module) -> None:
+    """Xavier-normal, as the linear layer over the pixels of a patch that the convolution is."""
+    if isinstance(tokenizer, PatchTokenizer):
+        nn.init.xavier_normal_(tokenizer.proj.weight.flatten(1))
+
+
 SPT_LSA = "SPT + LSA (2112.13492)"
 DRLOC = "DRLoc (2106.03746)"
 COMPACT = "Compact Transformers (2104.05704)"

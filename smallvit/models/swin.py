@@ -40,6 +40,8 @@ class SwinConfig(BackboneConfig):
         window: Side of a window, in tokens.
         absolute: Adds a learned absolute position table too.
         ramp: Stochastic depth rises with depth instead of being constant.
+        narrow: Linear layers start from a truncated normal of 0.02 with zero biases; otherwise as
+            PyTorch starts them.
     """
 
     dim: int
@@ -49,6 +51,7 @@ class SwinConfig(BackboneConfig):
     window: int
     absolute: bool = False
     ramp: bool = True
+    narrow: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +127,8 @@ class Swin(Backbone):
         self.pool = MeanPool()
         self.dim = dim
         self.head = self.make_head()
-        self.apply(partial(init_linear, xavier=False))
+        if config.narrow:
+            self.apply(partial(init_linear, xavier=False))
 
     def _block(self, dim: int, num_heads: int, grid: Size, index: int, rate: float) -> Block:
         config = self.config
@@ -149,9 +153,9 @@ class Swin(Backbone):
 
 
 _TINY: dict[str, Any] = {"dim": 96, "depths": (2, 6, 4), "num_heads": (3, 6, 12), "mlp_ratio": 2}
-_TINY |= {"window": 4, "absolute": True, "drop_path": 0.1, "ramp": False}
+_TINY |= {"window": 4, "absolute": True, "drop_path": 0.1, "narrow": False}
 _T: dict[str, Any] = {"dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}
-_T |= {"mlp_ratio": 4, "patch_size": 4, "window": 7, "drop_path": 0.1}
+_T |= {"mlp_ratio": 4, "patch_size": 4, "window": 7, "drop_path": 0.2}
 
 VARIANTS = {
     "swin_tiny_p2": Variant(Swin, SPT_LSA, 32, _TINY | {"patch_size": 2}),
