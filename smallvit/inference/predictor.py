@@ -12,7 +12,7 @@ from PIL.Image import Image
 
 from smallvit.evaluation import flip_average
 from smallvit.evaluation.checks import check_logits
-from smallvit.formats import format_of
+from smallvit.formats import check_trust, format_of
 from smallvit.formats.loaded import Forward, eager
 from smallvit.runs.card import Card
 
@@ -44,17 +44,23 @@ class Predictor:
 
     @classmethod
     def open(
-        cls, source: "str | os.PathLike[str] | Run | Predictor", device: str = "auto"
+        cls,
+        source: "str | os.PathLike[str] | Run | Predictor",
+        device: str = "auto",
+        *,
+        trust: bool = False,
     ) -> "Predictor":
         """Loads a run folder, or a file or folder of `export`.
 
         Args:
             source: The folder or file; a predictor is returned as it is.
             device: auto, cpu, cuda or mps; auto is a GPU if there is one.
+            trust: Whether code in the file may run. Only .pt2 files can hold any, and they are
+                refused without it.
 
         Raises:
-            ValueError: It is none of them, is damaged, was written by a newer version, or there is
-                no such device.
+            ValueError: It is none of them, is damaged, was written by a newer version, may run
+                code, or there is no such device.
             ImportError: It needs a package that is not installed.
         """
         if isinstance(source, Predictor):
@@ -62,6 +68,8 @@ class Predictor:
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             if record := format_of(path):
+                if not trust:
+                    check_trust(path, record)
                 return cls(*record.code.load(path, device))
         from smallvit.runs.folder import Run
 

@@ -34,6 +34,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     device: str = "auto",
+    trust: bool = False,
     limits: Limits | None = None,
 ) -> None:
     """Serves a trained model over HTTP until it is told to stop.
@@ -46,6 +47,7 @@ def serve(
         host: The address to listen on; the default is reached from this machine only.
         port: 0 takes any that is free; the log says which.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
+        trust: Whether a .pt2 file, which can hold code, may be opened.
         limits: What one request may cost.
 
     Raises:
@@ -55,7 +57,7 @@ def serve(
     """
     for package in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         require(package, "serve", "serving")
-    predictor = Predictor.open(source, device)
+    predictor = Predictor.open(source, device, trust=trust)
     server = make_server(predictor, limits or Limits())
     listener = listen(host, port)
     address = listener.getsockname()
