@@ -18,6 +18,9 @@ from smallvit.text import nearest
 
 T = TypeVar("T")
 
+_DEEPEST = 50
+"""Levels that YAML may have; a config has three or four."""
+
 _FLOAT = re.compile(
     r"^[-+]?([0-9][0-9_]*\.?[0-9_]*([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?"
     r"|\.inf|\.Inf|\.INF)$|^\.(nan|NaN|NAN)$"
@@ -25,11 +28,30 @@ _FLOAT = re.compile(
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 3e-4 is a number."""
+    """YAML in which 3e-4 is a number, and no text is small but its data large or deep."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """One value with all that is below it."""
+        mark = self.peek_event().start_mark
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="no *alias is read here", problem_mark=mark)
+        if self._depth == _DEEPEST:
+            problem = f"it is more than {_DEEPEST} levels deep"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
     """YAML in which the text "3e-4" is quoted, as it must be for that loader."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Writes what occurs twice twice."""
+        return True
 
 
 for _kind in (_Loader, _Dumper):
@@ -57,7 +79,8 @@ def read_yaml(text: str, source: str = "the text") -> Any:
     """
     try:
         return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+    # PyYAML raises the last three for scalars that are not of the type their !!tag claims.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{source} is not YAML: {reason}") from error
 

@@ -100,7 +100,7 @@ def _map(
 
 def _visible_part(
     predictor: Predictor, image: Decoded, heat: Float[np.ndarray, "h w"]
-) -> tuple[UInt8[np.ndarray, "H W 3"], Float[np.ndarray, "_h _w"]]:
+) -> tuple[UInt8[np.ndarray, "_H _W 3"], Float[np.ndarray, "_h _w"]]:
     """The part of an image that the model sees, large enough to look at, and the heat on it."""
     from smallvit.data.previews import coloured
 
