@@ -66,6 +66,9 @@ class DataConfig:
             conflicts, unreadable, case.
         folds: Cross-validate: train this many models, so that every image is tested once.
         fold: Which part of a cross-validation is tested, from 0.
+        limit: Train on this share of the training images, or on this number of them; validation
+            keeps the same share. A smaller choice lies in every larger one.
+        limit_seed: Seed of that choice.
     """
 
     source: str = ""
@@ -80,6 +83,8 @@ class DataConfig:
     allow: tuple[str, ...] = ()
     folds: int = 0
     fold: int = 0
+    limit: float | None = None
+    limit_seed: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.image_size, tuple) and len(set(self.image_size)) == 1:
