@@ -133,7 +133,9 @@ def keep(
     if not 0 < fraction <= 1:
         raise ValueError(f"a share of {fraction:g} of the images was to be kept: allowed is 0 to 1")
     kept = np.zeros(len(labels), bool)
-    keys = [np.array([_key(seed, "keep", row.tobytes()) for row in g], np.uint64) for g in groupings]
+    keys = [
+        np.array([_key(seed, "keep", row.tobytes()) for row in g], np.uint64) for g in groupings
+    ]
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         # One grouping for all fractions, or the smaller choice would not lie in the larger one.

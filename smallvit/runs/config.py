@@ -237,6 +237,8 @@ class LoopConfig:
         every: Steps between validations; if it is not given, an epoch, or a hundredth of a long
             run.
         checkpoint_seconds: Least time between two checkpoints.
+        log_test: Log the accuracy on the test split at every validation, to stand beside papers
+            that report the best of these; nothing is chosen by it.
     """
 
     batch_size: int = 128
@@ -250,6 +252,7 @@ class LoopConfig:
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0
+    log_test: bool = False
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("batch_size", "accumulation", "repeats", "every"), (1.0, math.inf))

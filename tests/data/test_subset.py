@@ -78,9 +78,7 @@ def test_a_dataset_with_fewer_images(tmp_path: Path) -> None:
     assert abs(quarter.labels("train").mean() - 0.5) < 0.05
     kept = {digest.tobytes() for digest in quarter.split("train").survey.digests}
     names = set(quarter.split("train").names)
-    everywhere = zip(
-        whole.split("train").names, whole.split("train").survey.digests, strict=True
-    )
+    everywhere = zip(whole.split("train").names, whole.split("train").survey.digests, strict=True)
     assert {name for name, digest in everywhere if digest.tobytes() in kept} == names
     assert whole.subset(1.0).fingerprint == whole.fingerprint
     assert whole.subset(140).fingerprint == whole.fingerprint
