@@ -75,16 +75,16 @@ def evaluated(right: np.ndarray) -> Evaluation:
     return measure(logits, labels, ("a", "b", "c"), split="test", names=names, replicates=5)
 
 
-def finished_set(folder: Path, run: Run, kind: str, rows: dict[str, np.ndarray], **facts) -> RunSet:
+def finished_set(folder: Path, run: Run, kind: str, hits_of: dict[str, np.ndarray], **facts):
     """A set all of whose runs are copies of one, with the hits (seeds by images) of each row."""
     members = tuple(
         Member(row=row, seed=seed, changes={})
-        for row, hits in rows.items()
+        for row, hits in hits_of.items()
         for seed in range(len(hits))
     )
     runs = begin(folder, RunSet(kind=kind, members=members, facts={"data": "photos", **facts}))
     for member in members:
         copied = Path(shutil.copytree(run.folder, folder / member.folder))
-        hits = rows[member.row][member.seed]
+        hits = hits_of[member.row][member.seed]
         (copied / "evaluation.json").write_text(evaluated(hits).to_json())
     return runs
