@@ -53,9 +53,10 @@ oldest: .venv-oldest/.ready
 	$(OLDEST)/uv pip install --quiet --python $(OLDEST)/python "torch==$$oldest.*" --editable '.[dev]'
 	touch $@
 
-# The README's table of models, then the site in site/: open site/index.html, no server needed.
+# The tables of the README and of docs/results.md, then the site in site/: open site/index.html, no server needed.
 docs: setup
 	$(BIN)/python tools/readme.py
+	$(BIN)/python tools/results.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel: setup

@@ -6,6 +6,7 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     data,
     evaluating,
     reporting,
+    experiments,
     explaining,
     predicting,
     exporting,

@@ -20,7 +20,7 @@ from smallvit.data.parallel import spread
 from smallvit.data.samples import Samples, Source, class_order
 from smallvit.data.similar import families
 from smallvit.data.sources import SPLITS, find
-from smallvit.data.splits import assign, deal, hold_out
+from smallvit.data.splits import assign, deal, hold_out, keep
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
 from smallvit.sizes import Fit, Size, as_size, check_fit
 from smallvit.text import counted, nearest, shown, some
@@ -194,8 +194,7 @@ class Dataset:
         if not 0 <= number < folds:
             raise ValueError(f"fold is {number}: allowed is 0 to {folds - 1}")
         pool = self.split("train")
-        digests = pool.survey.digests
-        groupings = (digests if self.official else families(digests, pool.survey.thumbs), digests)
+        groupings = self._groupings(pool)
         tested = deal(pool.labels, groupings, folds=folds, seed=self.seed) == number
         rest = np.flatnonzero(~tested)
         held = np.zeros(len(rest), bool)
@@ -211,6 +210,37 @@ class Dataset:
         splits = {name: pool.select(indices[name]) for name in SPLITS if len(indices[name])}
         held_out = {"test": 1 / folds, **({"val": val} if val else {})}
         return replace(self, splits=MappingProxyType(splits), held_out=MappingProxyType(held_out))
+
+    def subset(self, limit: float, *, seed: int = 0) -> "Dataset":
+        """The same with fewer training images, and the same share of the validation images.
+
+        Every class keeps its share. With one seed a smaller subset lies in every larger one. Near
+        duplicates stay together; the test split stays as it is.
+
+        Args:
+            limit: The share that is kept, or above 1 the number of training images.
+            seed: Seed of the choice.
+        """
+        count = len(self.split("train"))
+        if not 0 < limit <= count:
+            raise ValueError(
+                f"limit is {limit:g}: allowed is a share from 0 to 1, or a number of images up to "
+                f"the {count:,} that there are to train on"
+            )
+        share = limit / count if limit > 1 else limit
+        splits = dict(self.splits)
+        for name in ("train", "val") if share < 1 else ():
+            if name in splits:
+                samples = splits[name]
+                kept = keep(samples.labels, self._groupings(samples), fraction=share, seed=seed)
+                splits[name] = samples.select(np.flatnonzero(kept))
+        return replace(self, splits=MappingProxyType(splits))
+
+    def _groupings(self, samples: Samples) -> tuple[UInt8[np.ndarray, "N digest"], ...]:
+        """Which images stay together: near duplicates, and where that is too coarse equal ones."""
+        digests = samples.survey.digests
+        # Benchmarks are divided as everyone does, also where they have duplicates.
+        return digests if self.official else families(digests, samples.survey.thumbs), digests
 
     def _key(self, samples: Samples) -> str:
         text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "

@@ -113,6 +113,40 @@ def hold_out(
     return chosen
 
 
+def keep(
+    labels: Int64[np.ndarray, " N"],
+    groupings: Sequence[UInt8[np.ndarray, "N digest"]],
+    *,
+    fraction: float,
+    seed: int,
+) -> Bool[np.ndarray, " N"]:
+    """Chooses some of the images to go on with: what a larger fraction keeps holds them all.
+
+    Every class keeps `fraction` of its images, as nearly as its groups allow, and at least one.
+
+    Args:
+        labels: The class of each image.
+        groupings: As in `hold_out`.
+        fraction: How much to keep, above 0.
+        seed: Seed of the choice.
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"a share of {fraction:g} of the images was to be kept: allowed is 0 to 1")
+    kept = np.zeros(len(labels), bool)
+    keys = [
+        np.array([_key(seed, "keep", row.tobytes()) for row in g], np.uint64) for g in groupings
+    ]
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        # One grouping for all fractions, or the smaller choice would not lie in the larger one.
+        divided = [len(np.unique(grouping[members])) for grouping in keys]
+        grouping = keys[0] if 4 * divided[0] >= len(members) else keys[-1]
+        order = members[np.argsort(grouping[members], kind="stable")]
+        ends = np.append(np.flatnonzero(np.diff(grouping[order])) + 1, len(order))
+        kept[order[: ends[np.abs(ends - fraction * len(order)).argmin()]]] = True
+    return kept
+
+
 def deal(
     labels: Int64[np.ndarray, " N"],
     groupings: Sequence[UInt8[np.ndarray, "N digest"]],

@@ -65,6 +65,9 @@ class DataConfig:
             conflicts, unreadable, case.
         folds: Cross-validate: train this many models, so that every image is tested once.
         fold: Which part of a cross-validation is tested, from 0.
+        limit: Train on this share of the training images, or on this number of them; validation
+            keeps the same share. A smaller choice lies in every larger one.
+        limit_seed: Seed of that choice.
     """
 
     source: str = ""
@@ -79,6 +82,8 @@ class DataConfig:
     allow: tuple[str, ...] = ()
     folds: int = 0
     fold: int = 0
+    limit: float | None = None
+    limit_seed: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.image_size, tuple) and len(set(self.image_size)) == 1:
@@ -233,6 +238,8 @@ class LoopConfig:
         deterministic: Give the same numbers again on a GPU, more slowly.
         every: Steps between validations; by default an epoch, or a hundredth of a long run.
         checkpoint_seconds: Least time between two checkpoints.
+        log_test: Log the accuracy on the test split at every validation, to stand beside papers
+            that report the best of these; nothing is chosen by it.
     """
 
     batch_size: int = 128
@@ -248,6 +255,7 @@ class LoopConfig:
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0
+    log_test: bool = False
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("batch_size", "accumulation", "repeats", "every"), (1.0, math.inf))

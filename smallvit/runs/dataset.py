@@ -27,4 +27,6 @@ def open_data(config: DataConfig, *, progress: bool = False) -> Dataset:
         dataset = dataset.readable()
     if config.folds:
         dataset = dataset.fold(config.fold, config.folds, val=config.val or 0.0)
+    if config.limit is not None:
+        dataset = dataset.subset(config.limit, seed=config.limit_seed)
     return dataset

@@ -120,6 +120,10 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
         val = validate(training)
         training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
         _choose(training, val)
+    if config.loop.log_test and "test" in training.dataset.splits:
+        world = training.stepper.world
+        test = training.stepper.evaluated().validate(training.dataset, "test", world)
+        training.log.write("test", step=progress.step, **test)
     rate = (clock() - started) / steps  # with validation
     left = rate * (progress.steps - progress.step)
     decides = training.stepper.objective.decides
