@@ -16,6 +16,7 @@ import torch
 
 from smallvit.layers.attention import LSA, Attention
 from smallvit.layers.kernels import Windows, fused, fused_attention, fusible, plain_attention
+from smallvit.layers.kernels.fused import exporting
 from smallvit.layers.kernels.operator import attention
 from smallvit.layers.kernels.plain import keep_mask, philox
 from smallvit.layers.soft_split import ValueAttention
@@ -454,3 +455,14 @@ class TestOnGpu:
         layer.fused = False
         for one, other, right in zip(ours, run(layer, x), exact, strict=True):
             assert distance(one.cpu(), right) <= 2 * distance(other.cpu(), right) + 1e-5
+
+
+class Adds(torch.nn.Module):
+    def forward(self, x):
+        return x + exporting()
+
+
+def test_a_compiled_program_is_not_taken_for_an_exported_one():
+    x = torch.zeros(1)
+    assert torch.compile(Adds(), backend="eager", fullgraph=True)(x) == 0
+    assert torch.export.export(Adds(), (x,)).module()(x) == 1

@@ -29,6 +29,16 @@ def _runs_on(device: torch.device) -> bool:
     return _known[device]
 
 
+def exporting() -> bool:
+    """Whether a graph is being exported.
+
+    In torch 2.11 `torch.compiler.is_exporting` says so of every compiled program as well; the flag
+    behind it is right.
+    """
+    flag: bool = torch.compiler._is_exporting_flag
+    return flag
+
+
 def fusible(
     qkv: Float[Tensor, "B N MEs"],
     num_heads: int,
@@ -48,7 +58,7 @@ def fusible(
     tokens = qkv.shape[1] if windows is None else windows.tokens
     return (
         qkv.is_cuda
-        and not torch.compiler.is_exporting()
+        and not exporting()
         and dtype in _DTYPES
         and qkv.shape[2] // 3 // num_heads in WIDTHS
         and tokens <= LONGEST
