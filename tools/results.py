@@ -86,7 +86,8 @@ def page() -> str:
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not between.search(text):
             raise SystemExit(f"{PAGE} has no part between <!-- {name} --> and <!-- /{name} -->")
-        text = between.sub(lambda match, made=make(): match[1] + made + match[2], text)
+        table = make()
+        text = between.sub(lambda match, table=table: match[1] + table + match[2], text)
     return text
 
 

@@ -238,7 +238,7 @@ class LoopConfig:
         balanced: Show every class equally often.
         repeats: How often a batch shows each of its images, each time augmented differently.
         device: Device to train on; auto takes a GPU if there is one.
-            precision: Number format of the model's arithmetic; auto is bf16 on a GPU and on a CPU with
+        precision: Number format of the model's arithmetic; auto is bf16 on a GPU and on a CPU with
             instructions for it (AVX512-BF16), else fp32.
         compiled: Use torch.compile; by default on a GPU.
         regional: Compile blocks one by one, all that are alike as one, instead of the whole step:
