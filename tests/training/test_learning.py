@@ -275,6 +275,15 @@ def test_bf16_on_a_cpu(source, tmp_path):
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
 
 
+@pytest.mark.parametrize("able", [False, True])
+def test_auto_is_bf16_where_the_cpu_has_it(source, monkeypatch, able):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: able, raising=False)
+    _, _, stepper = assemble(tiny(source, "loop.precision=auto"))
+    assert stepper.objective.precision == ("bf16" if able else "fp32")
+    _, _, stepper = assemble(tiny(source))
+    assert stepper.objective.precision == "fp32"
+
+
 def test_fp16_on_a_cpu_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match="precision is 'fp16': a CPU has fp32 and bf16"):
         train(tiny(source, "loop.precision=fp16"), out=tmp_path / "run", shown=False)
