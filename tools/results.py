@@ -84,10 +84,10 @@ def page() -> str:
     text = PAGE.read_text()
     for name, make in PARTS.items():
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if not between.search(text):
+        found = between.search(text)
+        if found is None:
             raise SystemExit(f"{PAGE} has no part between <!-- {name} --> and <!-- /{name} -->")
-        table = make()
-        text = between.sub(lambda match, table=table: match[1] + table + match[2], text)
+        text = text[: found.end(1)] + make() + text[found.start(2) :]
     return text
 
 

@@ -281,52 +281,58 @@ def _table(table: "Table", width: int) -> "RenderableType":
     return shown
 
 
-class _Show:
-    """Says what happens: one line per run, or on a terminal a table that stays up to date."""
+class Show:
+    """Says what happens: a line per run, and a table of the whole set for a terminal."""
 
     def __init__(self, folder: Path) -> None:
+        from smallvit.experiments import read_outcomes
+
         self.folder = folder
         self.member: Member | None = None
+        # Read once: a table that is drawn every other second must not keep the training waiting.
+        outcomes = read_outcomes(folder)
+        self.rows = {each.member.name: each.member.row for each in outcomes}
+        self.states = {each.member.name: self._state(each) for each in outcomes}
+
+    @staticmethod
+    def _state(outcome: "Outcome") -> tuple[str, float | None]:
+        if outcome.state != "finished" or outcome.run is None:
+            return outcome.state, None
+        evaluation = outcome.run.evaluation()
+        return "finished", evaluation.accuracy.value if evaluation else None
 
     def started(self, member: "Member") -> None:
+        """A member is now being trained."""
         self.member = member
 
     def ended(self, outcome: "Outcome") -> None:
-        from smallvit.experiments import read_outcomes
-
+        """A member is finished, or has failed."""
         self.member = None
-        outcomes = read_outcomes(self.folder)
-        done = sum(each.state in ("finished", "failed") for each in outcomes)
-        said = outcome.error
-        if outcome.state == "finished" and outcome.run:
-            evaluation = outcome.run.evaluation()
-            said = evaluation.accuracy.percent if evaluation else "no test split"
+        self.states[outcome.member.name] = state, accuracy = self._state(outcome)
+        done = sum(state in ("finished", "failed") for state, _ in self.states.values())
+        said = outcome.error if state == "failed" else "no test split"
+        if accuracy is not None:
+            said = f"{100 * accuracy:.1f} %"
         logging.getLogger("smallvit.cli").info(
-            "%d of %d: %s: %s", done, len(outcomes), outcome.member.name, said
+            "%d of %d: %s: %s", done, len(self.states), outcome.member.name, said
         )
 
     def __rich__(self) -> "RenderableType":
-        """The table of a running set, read from its folder."""
+        """The table of a running set."""
         from rich.table import Table as RichTable
 
-        from smallvit.experiments import read_outcomes
-
         shown = RichTable("row", "done", "accuracy", "now", box=None, pad_edge=False)
-        outcomes = read_outcomes(self.folder)
-        member = self.member
-        for row in dict.fromkeys(each.member.row for each in outcomes):
-            of_row = [each for each in outcomes if each.member.row == row]
-            found = [
-                evaluation.accuracy.value
-                for each in of_row
-                if each.state == "finished" and each.run and (evaluation := each.run.evaluation())
-            ]
-            failed = sum(each.state == "failed" for each in of_row)
+        running = self.member
+        for row in dict.fromkeys(self.rows.values()):
+            states = [state for name, state in self.states.items() if self.rows[name] == row]
+            found = [accuracy for _, accuracy in states if accuracy is not None]
+            done = sum(state == "finished" for state, _ in states)
+            failed = sum(state == "failed" for state, _ in states)
             now = f"{failed} failed" if failed else ""
-            if member is not None and member.row == row:
-                now = f"seed {member.seed}: {progress(self.folder / member.folder)}"
+            if running is not None and running.row == row:
+                now = f"seed {running.seed}: {progress(self.folder / running.folder)}"
             mean = f"{100 * sum(found) / len(found):.1f} %" if found else "–"
-            shown.add_row(row, f"{len(found)} of {len(of_row)}", mean, now)
+            shown.add_row(row, f"{done} of {len(states)}", mean, now)
         return shown
 
 
@@ -345,9 +351,9 @@ def progress(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def _showing(folder: Path) -> "Iterator[_Show]":
+def _showing(folder: Path) -> "Iterator[Show]":
     """On a terminal a live table; warnings appear above it."""
-    show = _Show(folder)
+    show = Show(folder)
     if not sys.stderr.isatty():
         yield show
         return
@@ -355,7 +361,9 @@ def _showing(folder: Path) -> "Iterator[_Show]":
     from rich.live import Live
 
     console: Console = Console(stderr=True)
-    with Live(console=console, refresh_per_second=1, transient=True, get_renderable=show.__rich__):
+    with Live(
+        console=console, refresh_per_second=0.5, transient=True, get_renderable=show.__rich__
+    ):
         handlers = [
             handler
             for handler in logging.getLogger().handlers

@@ -37,7 +37,7 @@ def compare_set(
     changes = {name: changes_for(name) for name in listed(models)}
     check_seeds(seeds)
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
-    shared = with_budget(settings, planned)
+    shared = with_budget(with_splits(settings, planned), planned)
     members = [
         member
         for name, change in changes.items()
@@ -56,6 +56,14 @@ def check_seeds(seeds: int) -> None:
 def members_of(row: str, changes: Mapping[str, Any], seeds: int) -> list[Member]:
     """The members of a row; the first seed is the settings' own."""
     return list(seeded(row, changes, seeds, first=int(leaf(changes, "seed") or 0)))
+
+
+def with_splits(settings: Mapping[str, Any], planned: Plan) -> dict[str, Any]:
+    """The settings with the first model's share of validation images, which others may not have."""
+    made = planned.dataset.held_out.get("val")
+    if "val" not in planned.dataset.splits:
+        made = 0.0
+    return dict(settings) if made is None else overlaid(settings, nested("data.val", made))
 
 
 def with_budget(settings: Mapping[str, Any], planned: Plan) -> dict[str, Any]:

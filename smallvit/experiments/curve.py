@@ -78,6 +78,7 @@ def curve_set(
         )
     if chosen[0] <= 0 or chosen[-1] > 1:
         raise ValueError(f"shares are {chosen}: allowed are numbers above 0 and up to 1")
+    settings = compare.with_splits(settings, planned)
     members = []
     for name, change in changes.items():
         for share in chosen:

@@ -189,13 +189,15 @@ def read_set(folder: Path) -> RunSet:
 
 def read_outcomes(folder: Path) -> list[Outcome]:
     """What the folder holds of each member."""
+    return [read_outcome(folder, member) for member in read_set(folder).members]
+
+
+def read_outcome(folder: Path, member: Member) -> Outcome:
+    """What the folder holds of one member."""
     failed = read_json(folder / FAILED) if (folder / FAILED).is_file() else {}
-    outcomes = []
-    for member in read_set(folder).members:
-        place = folder / member.folder
-        run = Run.open(place) if (place / INFO).is_file() else None
-        outcomes.append(Outcome(member=member, run=run, error=failed.get(member.name, "")))
-    return outcomes
+    place = folder / member.folder
+    run = Run.open(place) if (place / INFO).is_file() else None
+    return Outcome(member=member, run=run, error=failed.get(member.name, ""))
 
 
 def conduct(
@@ -236,7 +238,7 @@ def conduct(
                 logger.debug("%s failed", member.name, exc_info=True)
             _note_failure(folder, member, error)
             _tidy()
-            ended(next(each for each in read_outcomes(folder) if each.member == member))
+            ended(read_outcome(folder, member))
     return True
 
 

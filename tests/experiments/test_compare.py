@@ -15,10 +15,12 @@ from smallvit.experiments import ablate_set, begin, compare_set, conclude
 from smallvit.experiments.ablate import PARTS
 from smallvit.experiments.rows import count_flops
 from smallvit.experiments.specs import changes_for, listed
+from smallvit.recipes import plan
 from smallvit.runs import Run
 from tests.experiments.conftest import TINY_WORDS, finished_set
 from tests.reporting.conftest import Page
 from tests.reporting.test_report import check_alone, check_readable
+from tests.training.makers import make_images
 
 
 def smallvit(line: str, *words: str):
@@ -67,6 +69,18 @@ def test_the_budget_is_the_same_for_all(settings, source):
     assert chosen.facts["budget"] == f"{epochs.pop():g} epochs"
     timed = compare_set({**plain, "schedule": {"minutes": 5}}, ["auto"], seeds=1)
     assert timed.facts["budget"] == "5 minutes"
+
+
+def test_the_splits_are_the_same_for_all(tmp_path, run):
+    source = tmp_path / "noise.npz"
+    images, labels = make_images(120)
+    np.savez(source, images=images, labels=labels)
+    settings = {"data": {"source": str(source)}, "recipe": "compact", "loop": {"device": "cpu"}}
+    runs = compare_set(settings, ["cct_2_3x1", f"pretrained:{run.folder}"], seeds=1)
+    plans = [plan(changes=member.changes) for member in runs.members]
+    assert [dict(each.dataset.held_out) for each in plans] == [{"test": 0.2}] * 2
+    assert len({each.dataset.fingerprint for each in plans}) == 1
+    assert len({each.config.schedule.epochs for each in plans}) == 1
 
 
 def trained(seed: int, accuracy: float, seeds: int = 3, images: int = 900) -> np.ndarray:
