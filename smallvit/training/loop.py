@@ -89,6 +89,7 @@ def _take_step(training: Training) -> None:
     step, steps = progress.step, progress.steps
     lr = learning_rate(step, steps, config.optim.lr, config.schedule)
     mixed = config.augment.mixed and is_mixed(step, steps, config.schedule)
+    training.stepper.objective.advance(step, steps)
     training.stepper(training.loader.batch(step), step, lr=lr, mixed=mixed)
     progress.step = step + 1
 
@@ -120,6 +121,10 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
         val = validate(training)
         training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
         _choose(training, val)
+    if config.loop.log_test and "test" in training.dataset.splits:
+        world = training.stepper.world
+        test = training.stepper.evaluated().validate(training.dataset, "test", world)
+        training.log.write("test", step=progress.step, **test)
     rate = (clock() - started) / steps  # with validation
     left = rate * (progress.steps - progress.step)
     decides = training.stepper.objective.decides
