@@ -36,9 +36,8 @@ class AugmentConfig:
         flip: Probability of a horizontal flip.
         vertical_flip: Probability of a vertical flip.
         policy: "rand" is RandAugment, "trivial" TrivialAugment, "auto_…" AutoAugment.
-        flavour: Whose AutoAugment: torchvision's, or "deepvoltaire", the code that the SPT paper ran
-            (bicubic shears, whole translations rounded, rotation anticlockwise only, solarize from
-            256).
+        flavour: Whose AutoAugment: torchvision's, or "deepvoltaire", as in the SPT paper's code
+            (bicubic shears, translations rounded, rotation anticlockwise only, solarize from 256).
         magnitude: Strength of RandAugment, from 0 to 10.
         magnitude_std: Standard deviation of that strength.
         layers: Operations that RandAugment chooses per image, each applied half the time.

@@ -168,8 +168,8 @@ def affine(
     Args:
         matrix: The map from an output pixel to its source, both as (x, y) from the centre.
         fill: The colour that moves in.
-        interpolation: "random" leaves the choice of bilinear or bicubic to `cubic`, "shears" that of
-            nearest or bicubic.
+        interpolation: "random" leaves the choice of bilinear or bicubic to `cubic`, "shears" that
+            of nearest or bicubic.
         cubic: Which images are interpolated bicubically.
     """
     channels, height, width = images.shape[1:]
