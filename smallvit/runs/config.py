@@ -198,8 +198,8 @@ class ScheduleConfig:
         cooldown: Share of the steps at the end with the lowest learning rate.
         start: Learning rate of the first step.
         end: Lowest learning rate at the end.
-        whole: The cosine counts from the first step, and the warm-up stands in for its beginning, as
-            in timm; otherwise it begins at the end of the warm-up.
+        whole: The cosine counts from the first step, and the warm-up replaces its beginning, as in
+            timm; otherwise it begins at the end of the warm-up.
         stepped: The learning rate changes once per epoch instead of with every step.
         horizon: Length of the cosine over that of the run; above 1 the run ends before it.
         mixed: Share of the steps, from the beginning, in which images are mixed.
