@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from smallvit import plan
+from smallvit.augment.config import PRESETS
 from smallvit.config_io import field_at, leaf
 from smallvit.recipes import ADDITIONS, RECIPES, Facts
 from smallvit.runs import RunConfig
@@ -46,7 +47,48 @@ def test_spt_lsa_is_the_papers_recipe():
     assert config.augment.mix_probability == 0.5
     assert learning_rate(11_710, 117_100, config.optim.lr, config.schedule) == config.optim.lr
     assert chosen("spt-lsa", side=64).model.name == "vit_9_p8+spt+lsa"
-    assert chosen("spt-lsa", source="svhn").augment.flip == 0
+    assert chosen("spt-lsa", source="svhn").augment == PRESETS["spt_svhn"]
+    assert chosen("spt-lsa", source="svhn").augment.flip == 0.5
+    assert chosen("spt-lsa", source="tiny-imagenet", side=64).augment.policy == "auto_imagenet"
+    warned = choice("spt-lsa", source="svhn", mirrored=False).reasons
+    assert "augment.flip=0" in warned["augment.flip"]
+
+
+@pytest.mark.parametrize(
+    ("model", "lr"),
+    [
+        (None, 3e-3),
+        ("vit_9_p4", 3e-3),
+        ("vit_9_p4+lsa", 3e-3),
+        ("swin_tiny_p2+spt+lsa", 1e-3),
+        ("cait_24_p4", 1e-3),
+        ("pit_tiny_p2+spt", 1e-3),
+        ("t2t_12", 1e-3),
+    ],
+)
+def test_spt_lsa_has_the_learning_rate_of_the_family(photos, model, lr):
+    config = plan(str(photos), recipe="spt-lsa", model=model, device="cpu").config
+    assert config.optim.lr == lr
+    assert (config.optim.weight_decay, config.optim.decay) == (0.05, "all")
+    steps = config.schedule.steps
+    assert learning_rate(round(0.1 * steps), steps, lr, config.schedule) == lr
+
+
+def test_tiny_imagenet_is_known_by_its_content(tmp_path):
+    """Its folder may have any name; 200 other classes are not it."""
+    policies = {}
+    for kind, first in (("n{:08d}", 1443537), ("kind {}", 0)):
+        folder = tmp_path / f"pictures {first}"
+        for number in range(200):
+            (folder / kind.format(first + number)).mkdir(parents=True)
+            for i in range(2):
+                pixels = np.random.default_rng(2 * number + i).integers(0, 256, (64, 64, 3))
+                path = folder / kind.format(first + number) / f"{i}.png"
+                Image.fromarray(pixels.astype(np.uint8)).save(path)
+        changes = {"data": {"test": 0}}
+        planned = plan(str(folder), recipe="spt-lsa", device="cpu", changes=changes)
+        policies[kind] = planned.config.augment.policy
+    assert list(policies.values()) == ["auto_imagenet", "auto_cifar10"]
 
 
 def test_compact_is_the_papers_recipe():
@@ -56,11 +98,62 @@ def test_compact_is_the_papers_recipe():
     assert hundred.schedule.epochs == 310
     steps = 310 * 390
     rates = [learning_rate(390 * e, steps, 6e-4, hundred.schedule) for e in (0, 10, 300, 309)]
-    assert rates == pytest.approx([1e-6, 6e-4, 1e-5, 1e-5])
+    tenth = 1e-5 + 5.9e-4 * (1 + math.cos(math.pi * 10 / 300)) / 2  # the cosine's tenth epoch
+    assert rates == pytest.approx([1e-6, tenth, 1e-5, 1e-5])
+    assert (
+        len({learning_rate(390 * 50 + i, steps, 6e-4, hundred.schedule) for i in range(390)}) == 1
+    )
+    assert {hundred.optim.decay, ten.optim.decay} == {"axes"}
+    assert (hundred.augment, ten.augment) == (
+        PRESETS["compact_cifar100"],
+        PRESETS["compact_cifar10"],
+    )
     assert (hundred.augment.erasing, ten.augment.erasing) == (0.25, 0)
     assert is_mixed(steps - 1, steps, hundred.schedule)
     assert is_mixed(174 * 390, steps, ten.schedule)
     assert not is_mixed(175 * 390, steps, ten.schedule)
+
+
+def test_compact_has_the_published_settings_of_larger_images():
+    flowers = chosen("compact", source="flowers102-2040", classes=102, images=2040, side=300)
+    assert (flowers.data.image_size, flowers.model.name) == (224, "cct_7_7x2")
+    assert (flowers.optim.lr, flowers.optim.weight_decay, flowers.loop.batch_size) == (
+        5e-4,
+        0.06,
+        96,
+    )
+    assert (flowers.schedule.start, flowers.schedule.mixed) == (1e-6, 1)
+    assert flowers.augment == PRESETS["compact_flowers"]
+    many = chosen("compact", source="photos", classes=1000, images=1_281_167, shared_size=None)
+    assert (many.data.image_size, many.model.name) == (224, "cct_14_7x2")
+    assert (many.optim.lr, many.optim.weight_decay, many.loop.batch_size) == (5e-4, 0.05, 128)
+    assert many.augment == PRESETS["compact_imagenet"]
+    tiny = chosen("compact", source="tiny-imagenet", classes=200, images=100_000, side=64)
+    assert tiny.data.image_size == 64
+
+
+def test_drloc_is_the_released_recipe():
+    config = chosen("drloc")
+    assert (config.model.name, config.data.image_size) == ("swin_t", 224)
+    assert (config.optim.lr, config.loop.batch_size, config.optim.clip) == (1e-3, 1024, 5)
+    assert (config.optim.weight_decay, config.optim.decay, config.optim.ema) == (
+        0.05,
+        "matrices",
+        0,
+    )
+    assert (config.loss.drloc, config.loss.drloc_form, config.loss.pairs) == (
+        "auto",
+        "released",
+        64,
+    )
+    assert config.augment == PRESETS["drloc"]
+    steps = 101 * 48
+    assert config.schedule.epochs == 101
+    rates = [learning_rate(48 * e, steps, 1e-3, config.schedule) for e in (0, 10, 20, 100)]
+    cosine = [1e-5 + 9.9e-4 * (1 + math.cos(math.pi * e / 300)) / 2 for e in (20, 100)]
+    assert rates == pytest.approx([1e-6, (1e-6 + 1e-3) / 2, *cosine])
+    few = chosen("drloc", images=600)
+    assert (few.loop.batch_size, few.optim.lr) == (600, 5e-4 * 600 / 512)
 
 
 def test_dense_relative_localization_leaves_its_weight_to_the_built_model():
@@ -68,7 +161,7 @@ def test_dense_relative_localization_leaves_its_weight_to_the_built_model():
     assert not any(chosen(name).loss.drloc for name in ("auto", "spt-lsa", "compact"))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "drloc"])
 def test_the_image_size_is_chosen_from_facts(name):
     differing = chosen(name, shared_size=None)
     assert differing.data.image_size == 64
@@ -222,6 +315,11 @@ def test_fine_tuning_is_a_change_to_any_recipe(photos):
         assert "model.name" not in planned.reasons
         assert f"{config.schedule.epochs:g} epochs" in planned.reasons["schedule.epochs"]
         assert "data.image_size" in planned.reasons
+        assert (config.data.image_size, planned.dataset.image_size) == (224, (224, 224))
+        assert config.data.mean == (0.485, 0.456, 0.406)
+        assert planned.dataset.statistics == (config.data.mean, config.data.std)
+    smaller = plan(str(photos), pretrained=name, device="cpu", changes={"data": {"image_size": 64}})
+    assert smaller.config.data.image_size == 64
     named = plan(str(photos), pretrained=name, model="cct_2_3x2", epochs=7, device="cpu")
     assert named.config.model.name == "cct_2_3x2"
     assert "schedule.epochs" not in named.reasons

@@ -66,7 +66,8 @@ class ChannelNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """Normalises the last axis."""
+        """Normalises the last axis, in at least 32 bits, as autocast has it for LayerNorm."""
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
         std, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
         return (x - mean) / (std + self.eps) * self.weight + self.bias
 

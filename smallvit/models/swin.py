@@ -148,8 +148,8 @@ class Swin(Backbone):
         x = self.dropout(self.positions(self.tokenizer(images)))
         for merging, stage in zip([nn.Identity(), *self.mergings], self.stages, strict=True):
             x = stage(merging(x), weights=weights)
-        x = self.norm(x)
-        return Features(x, self.grid, self.pool(x))
+        normed = self.norm(x)
+        return Features(normed, self.grid, self.pool(normed), raw=x)
 
 
 _TINY: dict[str, Any] = {"dim": 96, "depths": (2, 6, 4), "num_heads": (3, 6, 12), "mlp_ratio": 2}

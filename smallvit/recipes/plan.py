@@ -12,6 +12,7 @@ from smallvit.recipes.recipes import ADDITIONS, RECIPES, Facts
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
 from smallvit.text import nearest
+from smallvit.transfer.inputs import inputs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,14 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
     requested = layered({"recipe": name, "data": before}, requested)
     dataset = open_data(RunConfig().changed(requested).data, progress=progress)
     result = audit(dataset)
-    facts = Facts.of(dataset, result, choose_device(leaf(requested, "loop.device") or "auto").type)
+    pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
+    facts = Facts.of(
+        dataset,
+        result,
+        choose_device(leaf(requested, "loop.device") or "auto").type,
+        model=model,
+        inputs=inputs_of(pretrained, model) if pretrained else None,
+    )
     choice = recipe.choose(facts)
     for addition in additions:
         choice = addition.adjust(choice, facts)
@@ -111,4 +119,6 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
         check_name(config.model.name)
     if config.data.image_size is not None:
         dataset = dataset.sized(config.data.image_size)
+    if config.data.mean and config.data.std:
+        dataset = dataset.normalised(config.data.mean, config.data.std)
     return Plan(config=config, dataset=dataset, audit=result, reasons=reasons)

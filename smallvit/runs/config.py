@@ -26,7 +26,7 @@ from smallvit.config_io import (
 from smallvit.devices import DeviceName
 from smallvit.sizes import Fit, Size
 
-Decay = Literal["matrices", "all"]
+Decay = Literal["matrices", "axes", "all"]
 
 BUDGET = ("schedule.epochs", "schedule.steps", "schedule.minutes")
 """How long a run trains, in three ways: the last one that was set counts."""
@@ -53,6 +53,9 @@ class DataConfig:
             recipe chooses it.
         fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch
             squeezes, crop takes the middle.
+        mean: What is subtracted from each channel, on a scale of 0 to 1; by default the training
+            images' mean, and in fine-tuning that of the weights, where they say it.
+        std: What each channel is divided by, in the same way.
         channels: 1 for grey and 3 for coloured images; by default as the images are.
         val: Share of the training images held out for validation, 0 for none; by default a tenth
             if the data has no validation split.
@@ -73,6 +76,8 @@ class DataConfig:
     source: str = ""
     image_size: int | Size | None = None
     fit: Fit = "letterbox"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     channels: int | None = None
     val: float | None = None
     test: float | None = None
@@ -88,6 +93,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         if isinstance(self.image_size, tuple) and len(set(self.image_size)) == 1:
             object.__setattr__(self, "image_size", self.image_size[0])  # one way to write it
+        if (self.mean is None) != (self.std is None):
+            raise ValueError(f"mean is {self.mean} and std {self.std}: give both or neither")
         if self.folds == 1 or self.folds < 0:
             raise ValueError(f"folds is {self.folds}: allowed is 2 or more, or 0 for none")
         if self.folds and not 0 <= self.fold < self.folds:
@@ -129,6 +136,10 @@ class LossConfig:
             number, is the usual weight for the model, 0 is off.
         drloc_mode: How that loss predicts distances: by regression (l1), by classification (ce),
             or by regression on the classification's expectation (cbr).
+        drloc_form: The loss as the paper writes it, at a constant λ (normalised), or as its code
+            computes it (released): targets in tokens, two hidden layers, tokens of Swin before the
+            final norm, overlapping pooling, and λ that rises in the warm-up and then falls linearly
+            to the end of the learning rate's cosine.
         pairs: Pairs of tokens per image that it compares.
     """
 
@@ -136,6 +147,7 @@ class LossConfig:
     balanced: bool = False
     drloc: float | Literal["auto"] = 0.0
     drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
+    drloc_form: Literal["normalised", "released"] = "normalised"
     pairs: int = 64
 
     def __post_init__(self) -> None:
@@ -154,7 +166,8 @@ class OptimConfig:
         muon_lr: Highest learning rate of the matrices that Muon moves; it rises and falls with lr.
         muon_decay: Weight decay of these matrices; without any they grow, and learning slows down.
         decay: Which parameters decay: "matrices" leaves out norms, biases, positions, class tokens
-            and temperatures; "all" decays everything, as the papers do.
+            and temperatures; "axes" leaves out only what has one axis, as timm does (positions and
+            class tokens decay); "all" decays everything, as the SPT paper does.
         betas: AdamW's momentum coefficients.
         eps: AdamW's term against division by zero.
         layer_decay: Learning rate of a layer over that of the layer above it; below 1 for
@@ -199,6 +212,10 @@ class ScheduleConfig:
         cooldown: Share of the steps at the end with the lowest learning rate.
         start: Learning rate of the first step.
         end: Lowest learning rate at the end.
+        whole: The cosine counts from the first step, and the warm-up replaces its beginning, as in
+            timm; otherwise it begins at the end of the warm-up.
+        stepped: The learning rate changes once per epoch instead of with every step.
+        horizon: Length of the cosine over that of the run; above 1 the run ends before it.
         mixed: Share of the steps, from the beginning, in which images are mixed.
         patience: Validations without improvement after which training stops; 0 never stops.
     """
@@ -210,13 +227,16 @@ class ScheduleConfig:
     cooldown: float = 0.0
     start: float = 1e-6
     end: float = 1e-6
+    whole: bool = False
+    stepped: bool = False
+    horizon: float = 1.0
     mixed: float = 1.0
     patience: int = 0
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("warmup", "cooldown", "mixed"), (0.0, 1.0))
         limits = dict.fromkeys(("epochs", "start", "end", "patience"), (0.0, math.inf))
-        _check(self, {**shares, **limits, "steps": (1, math.inf)})
+        _check(self, {**shares, **limits, "steps": (1, math.inf), "horizon": (1, math.inf)})
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise ValueError(f"minutes is {self.minutes}: give a number above 0")
         if self.warmup + self.cooldown > 1:

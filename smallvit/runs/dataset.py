@@ -23,6 +23,8 @@ def open_data(config: DataConfig, *, progress: bool = False) -> Dataset:
         download=config.download,
         progress=progress,
     )
+    if config.mean and config.std:
+        dataset = dataset.normalised(config.mean, config.std)
     if "unreadable" in config.allow:
         dataset = dataset.readable()
     if config.folds:

@@ -89,6 +89,7 @@ def _take_step(training: Training) -> None:
     step, steps = progress.step, progress.steps
     lr = learning_rate(step, steps, config.optim.lr, config.schedule)
     mixed = config.augment.mixed and is_mixed(step, steps, config.schedule)
+    training.stepper.objective.advance(step, steps)
     training.stepper(training.loader.batch(step), step, lr=lr, mixed=mixed)
     progress.step = step + 1
 

@@ -23,11 +23,13 @@ from smallvit.evaluation.metrics import log_loss
 from smallvit.evaluation.results import Evaluation
 from smallvit.layers import DropPath
 from smallvit.losses import DRLoc, balanced_weights, soft_cross_entropy
+from smallvit.losses.drloc import RELEASED
 from smallvit.models.features import feature_shape, features_of
 from smallvit.models.modes import evaluating
 from smallvit.runs.config import RunConfig
 from smallvit.text import nearest
 from smallvit.training.distributed import World
+from smallvit.training.optim import drloc_share
 
 #: The names of `loss.objective`, and the module and class of each.
 OBJECTIVES = {"classification": "smallvit.training.objective:Classification"}
@@ -103,6 +105,9 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
+    def advance(self, step: int, steps: int) -> None:
+        """Hears which of how many steps comes next, outside of a compiled graph."""
+
     def validate(self, dataset: Dataset, split: str, world: World) -> dict[str, float]:
         """Means over a split, of `forward` in evaluation mode with the draws of a fixed step."""
         pixels, labels = dataset.pixels(split), dataset.labels(split)
@@ -170,6 +175,7 @@ class Classification(Objective):
 
     class_weights: Tensor | None
     pair_seed: Tensor
+    drloc_share: Tensor
 
     def __init__(
         self, model: nn.Module, config: RunConfig, dataset: Dataset, precision: Precision
@@ -182,7 +188,9 @@ class Classification(Objective):
         self.drloc: DRLoc | None = None
         if self.drloc_weight:
             dim, grid = feature_shape(model, dataset.image_size, dataset.channels)
-            self.drloc = DRLoc(dim, grid, mode=loss.drloc_mode, pairs=loss.pairs)
+            form: dict[str, Any] = RELEASED if loss.drloc_form == "released" else {}
+            self.drloc = DRLoc(dim, grid, mode=loss.drloc_mode, pairs=loss.pairs, **form)
+        self.register_buffer("drloc_share", torch.tensor(1.0), persistent=False)
         weights = balanced_weights(labels, len(dataset.classes)) if loss.balanced else None
         self.register_buffer("class_weights", weights, persistent=False)
         self.register_buffer("pair_seed", torch.tensor(config.seed + _PAIRS), persistent=False)
@@ -207,8 +215,13 @@ class Classification(Objective):
         logits = logits.float()
         loss = soft_cross_entropy(logits, targets, self.class_weights)
         if distances is not None:
-            loss = loss + self.drloc_weight * distances.float()
+            loss = loss + self.drloc_share * (self.drloc_weight * distances.float())
         return loss, (logits.argmax(1) == targets.argmax(1)).sum(0, keepdim=True)
+
+    def advance(self, step: int, steps: int) -> None:
+        """Sets the share of λ, where it changes; a captured graph reads it anew."""
+        if self.drloc is not None and self.config.loss.drloc_form == "released":
+            self.drloc_share.fill_(drloc_share(step, steps, self.config.schedule))
 
     def _pairs(self, step: Tensor, positions: Tensor) -> Int64[Tensor, "2 B m"]:
         """The pairs of tokens whose distances are predicted, drawn per image."""

@@ -39,6 +39,8 @@ def parameter_groups(
             matrices decay, at the full learning rate.
     """
     exempt = undecayed(model) if config.decay == "matrices" else set()
+    if config.decay == "axes":
+        exempt = {name for name, parameter in model.named_parameters() if parameter.ndim <= 1}
     layer, top = depths(model) if config.layer_decay < 1 else ({}, 0)
     orthogonal = matrices(model) if config.optimizer == "muon" else set()
     share = config.muon_lr / config.lr if config.lr else 0.0
@@ -106,13 +108,36 @@ def move_towards(slow: Iterable[Tensor], fast: Iterable[Tensor], share: Tensor) 
 def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) -> float:
     """The learning rate of a step: up linearly, down a cosine, then flat.
 
-    The first step after the warm-up has the peak, the first of the cool-down the lowest.
+    The first step after the warm-up has the peak (with `whole`: what the cosine has there), the
+    first of the cool-down the lowest.
     """
     warmup, cooldown = round(config.warmup * steps), round(config.cooldown * steps)
+    if config.stepped:
+        epochs = _epochs(config)
+        step = step * epochs // steps * steps // epochs
     if step < warmup:
         return config.start + (peak - config.start) * step / warmup
-    turn = min((step - warmup) / max(steps - warmup - cooldown, 1), 1.0)
+    before = 0 if config.whole else warmup
+    turn = min((step - before) / max(config.horizon * steps - before - cooldown, 1), 1.0)
     return config.end + (peak - config.end) * 0.5 * (1 + math.cos(math.pi * turn))
+
+
+def _epochs(config: ScheduleConfig) -> int:
+    """The epochs of the schedule, into which its steps are divided."""
+    return max(1, round(config.epochs))
+
+
+def drloc_share(step: int, steps: int, config: ScheduleConfig) -> float:
+    """The share of λ at a step in the released code of dense relative localization.
+
+    It changes once per epoch: up linearly in the warm-up, from 0, then down to 0 at the horizon.
+    """
+    epochs = _epochs(config)
+    epoch = step * epochs // steps
+    warmup, end = config.warmup * epochs, config.horizon * epochs
+    if epoch < warmup:
+        return epoch / warmup
+    return 1 - (epoch - warmup) / max(end - warmup, 1)
 
 
 def is_mixed(step: int, steps: int, config: ScheduleConfig) -> bool:

@@ -359,3 +359,18 @@ def test_images_are_decoded_with_a_bar_and_before_a_model_is_built(tmp_path, mon
     cache.clear()
     train(config, out=tmp_path / "quiet", dataset=dataset, shown=False)
     assert "decoding" not in capsys.readouterr().err
+
+
+def test_the_test_split_is_logged_only_on_request_and_decides_nothing(source, tmp_path):
+    changes = ("loop.every=2", "optim.ema=0.9", "schedule.patience=2")
+    plain = train(tiny(source, *changes), out=tmp_path / "plain", shown=False)
+    watched = train(tiny(source, *changes, "loop.log_test=true"), out=tmp_path / "b", shown=False)
+    kinds = [line["kind"] for line in plain.log()]
+    assert "test" not in kinds
+    lines = [line for line in watched.log() if line["kind"] == "test"]
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert all({"loss", "accuracy"} <= line.keys() for line in lines)
+    assert [line for line in untimed(watched) if line["kind"] != "test"] == untimed(plain)
+    for name in ("weights.safetensors", "last.safetensors", "evaluation.json"):
+        assert (plain.folder / name).read_bytes() == (watched.folder / name).read_bytes()
+    assert plain.info["best_step"] == watched.info["best_step"]

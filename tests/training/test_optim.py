@@ -106,3 +106,11 @@ def test_everything_but_the_head_can_be_frozen_and_no_more():
     assert "blocks" not in trained
     with pytest.raises(ValueError, match=r"allowed is 0 \(none\) to 3"):
         freeze(shrunk("vit_9_p4"), 4)
+
+
+def test_axes_leave_out_what_has_one_axis_alone():
+    model = shrunk("cct_7_3x1")
+    shares = decays(model, OptimConfig(weight_decay=0.06, decay="axes"))
+    for name, parameter in model.named_parameters():
+        assert shares[name][0] == (0.06 if parameter.ndim > 1 else 0.0), name
+    assert shares["positions.table"][0] == 0.06
