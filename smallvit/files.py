@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import glob
+import hashlib
 import json
 import os
 import secrets
@@ -43,6 +44,11 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def hash_bytes(data: bytes) -> str:
+    """What is recorded of a file, so that a change of it is found."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def write_bytes(path: Path, data: bytes) -> None:

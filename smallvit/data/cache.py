@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import time
@@ -26,6 +27,10 @@ from smallvit.files import writing
 logger = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+#: Names that only the cache gives: a hash and an ending, or a file that is being written.
+#: The folder may hold a person's own files too.
+_OWN = re.compile(r"[0-9a-f]{32}\.(npy|json|lock|npz)(\.\d+-[0-9a-f]{8}\.part)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +63,7 @@ def directory() -> Path:
 
 def entries() -> list[Entry]:
     """Every complete entry, newest first."""
-    files = [(path.stat().st_mtime, path) for path in directory().glob("*.npy")]
+    files = [(path.stat().st_mtime, path) for path in _own(directory()) if path.suffix == ".npy"]
     return [
         Entry(path=path, size=path.stat().st_size, about=_about(path))
         for _, path in sorted(files, reverse=True)
@@ -66,17 +71,25 @@ def entries() -> list[Entry]:
 
 
 def clear() -> int:
-    """Removes everything the cache wrote, and returns the bytes freed; named datasets stay.
+    """Removes everything the cache wrote, and returns the bytes freed.
 
-    A process that uses an entry keeps it; one that is writing an entry stops with an error.
+    Named datasets, links and whatever has another name than the cache gives stay. A process that
+    uses an entry keeps it; one that is writing an entry stops with an error.
     """
     freed = 0
     root = directory()
-    for pattern in ("*.npy", "*.json", "*.part", "*.lock", "surveys/*.npz", "surveys/*.part"):
-        for path in root.glob(pattern):
-            freed += path.stat().st_size
-            path.unlink(missing_ok=True)
+    for path in [*_own(root), *_own(root / "surveys")]:
+        freed += path.stat().st_size
+        path.unlink(missing_ok=True)
     return freed
+
+
+def _own(folder: Path) -> list[Path]:
+    """The files in a folder that the cache wrote."""
+    if not folder.is_dir():
+        return []
+    files = [path for path in folder.iterdir() if _OWN.fullmatch(path.name)]
+    return [path for path in files if path.is_file() and not path.is_symlink()]
 
 
 def stored(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 
 from smallvit.data import Dataset
 from smallvit.evaluation import Evaluation
-from smallvit.files import read_json, read_tensors, write_bytes, write_json
+from smallvit.files import hash_bytes, read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.card import Card
 from smallvit.runs.config import RunConfig, read_changes
 from smallvit.runs.dataset import open_data
@@ -21,12 +22,15 @@ from smallvit.sizes import Size
 from smallvit.text import some
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-FORMAT = 1
-"""Of the folders that are written; older ones are read, newer ones refused."""
+FORMAT = 2
+"""Of the folders that are written; older ones are read, newer ones refused.
 
-CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
+Format 2 records hashes of the config and of the weights, and locks the folder while it is written.
+"""
+
+CONFIG, INFO, LOG, LOCK = "config.yaml", "run.json", "log.jsonl", "lock"
 WEIGHTS, LAST, EVALUATION, CHECKPOINTS = (
     "weights.safetensors",
     "last.safetensors",
@@ -83,13 +87,14 @@ class Run:
             OSError: It cannot be written.
         """
         refuse_taken(folder)
-        run = cls(folder, config, {"format": FORMAT, **info})
+        text = config.to_yaml().encode()
+        run = cls(folder, config, {"format": FORMAT, "hashes": {CONFIG: hash_bytes(text)}, **info})
         # Written elsewhere and moved: a process that dies here leaves no half of a run.
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as beside:
             new = Path(beside) / "run"
             new.mkdir()
-            write_bytes(new / CONFIG, config.to_yaml().encode())
+            write_bytes(new / CONFIG, text)
             write_json(new / INFO, run.info)
             if folder.exists():
                 folder.rmdir()
@@ -155,8 +160,55 @@ class Run:
             in_channels=about["in_channels"],
             options=about["options"],
         )
-        model.load_state_dict(read_tensors(self.folder / (WEIGHTS if which == "best" else LAST)))
+        name = WEIGHTS if which == "best" else LAST
+        self.check_hash(name)
+        model.load_state_dict(read_tensors(self.folder / name))
         return model.eval()
+
+    def check_hash(self, name: str) -> None:
+        """Refuses a file of the run that is not the one that was written.
+
+        Raises:
+            ValueError: It has changed since. Files without a recorded hash are not checked.
+        """
+        recorded, path = self.info.get("hashes", {}).get(name), self.folder / name
+        if recorded and path.is_file() and hash_bytes(path.read_bytes()) != recorded:
+            raise ValueError(
+                f"{path} is not the file that was written: it was edited or is damaged; restore it"
+            )
+
+    def hashed(self, *names: str) -> dict[str, str]:
+        """Recorded hashes, with those of files as they are now; for `note(hashes=…)`."""
+        new = {name: hash_bytes((self.folder / name).read_bytes()) for name in names}
+        return {**self.info.get("hashes", {}), **new}
+
+    @contextmanager
+    def locked(self) -> "Iterator[None]":
+        """Keeps other processes from writing this folder; the lock of a dead process is gone.
+
+        Raises:
+            ValueError: Another process is writing it, or it holds a link.
+        """
+        for path in self.folder.iterdir():
+            if path.is_symlink():
+                raise ValueError(
+                    f"{path} is a link, and nothing inside a run folder may be one: remove it"
+                )
+        try:
+            import fcntl
+        except ImportError:  # Windows: no lock
+            yield
+            return
+        with (self.folder / LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(
+                    f"{self.folder} is in use by another process: wait until it ends"
+                ) from error
+            except OSError:  # a file system without locks
+                pass
+            yield
 
     def dataset(self) -> Dataset:
         """The data that the run was trained on.

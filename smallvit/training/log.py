@@ -53,6 +53,11 @@ class Log:
             return
         # Unbuffered: what a full disk refused must not wait to be written before the next line.
         self._file = self._stack.enter_context((run.folder / LOG).open("ab", buffering=0))
+        if (present := self._file.tell()) < size:
+            raise ValueError(
+                f"{run.folder / LOG} has {present:,} bytes and had {size:,} when the checkpoint "
+                "was written: restore it, or start a new run"
+            )
         self._file.truncate(size)
         self._file.seek(0, 2)
         if run.config.tensorboard:

@@ -3,7 +3,6 @@
 import logging
 import math
 import shlex
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,13 @@ from torch import Tensor
 
 from smallvit.data import Dataset, Loader
 from smallvit.files import write_bytes, write_tensors
-from smallvit.runs.checkpoint import Progress, Score, save_checkpoint
+from smallvit.runs.checkpoint import (
+    ExplodedError,
+    Progress,
+    Score,
+    remove_checkpoints,
+    save_checkpoint,
+)
 from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, WEIGHTS, Run
 from smallvit.training.log import Log
 from smallvit.training.optim import is_mixed, learning_rate
@@ -202,6 +207,8 @@ def save(training: Training) -> None:
         save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())
         if progress.best_weights:
             write_tensors(folder / WEIGHTS, progress.best_weights)
+    except ExplodedError as error:
+        raise NonFiniteError(progress.step) from error
     except OSError as error:
         logger.warning("could not write a checkpoint: %s; training goes on", error)
 
@@ -249,8 +256,8 @@ def finish(training: Training) -> Run:
     if world.leads:
         if evaluation is not None:
             write_bytes(run.folder / EVALUATION, evaluation.to_json().encode())
-        run = run.note(**ending)
-        shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
+        run = run.note(**ending, hashes=run.hashed(WEIGHTS, LAST))
+        remove_checkpoints(run.folder / CHECKPOINTS)
     world.wait()
     # What the first process wrote is what the others return.
     return run if world.leads else replace(run, info={**run.info, **ending})
@@ -265,7 +272,7 @@ def _write_weights(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> N
             logger.warning(
                 "could not write %s (%s): removing checkpoints to make room", name, error
             )
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            remove_checkpoints(folder / CHECKPOINTS)
             write_tensors(folder / name, tensors)
 
 

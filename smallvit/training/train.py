@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from smallvit.models.build import describe, make_model
 from smallvit.runs.checkpoint import Progress, load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.folder import CHECKPOINTS, Run, new_folder, refuse_taken
+from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, new_folder, refuse_taken
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
 from smallvit.training.distributed import World, join_world, leave_world, set_determinism
 from smallvit.training.log import Log, require_loggers
@@ -93,7 +94,9 @@ def train(
             _describe_start(run)
         log = Log(run, steps=steps, active=world.leads, shown=shown)
         progress = Progress(steps=steps)
-        return _run(Training(run, dataset, loader, stepper, progress, log, clock, deadline))
+        training = Training(run, dataset, loader, stepper, progress, log, clock, deadline)
+        with run.locked() if world.leads else nullcontext():
+            return _run(training)
     finally:
         leave_world(world)
 
@@ -122,8 +125,13 @@ def resume(
     if config is not None:
         run.config.refuse_changes(config.to_dict())
     config = run.config
+    run.check_hash(CONFIG)
     world = join_world(config.loop.device)
+    lock = ExitStack()
     try:
+        if world.leads:
+            lock.enter_context(run.locked())
+            run = _note_machine(run, world)
         require_loggers(config)
         set_determinism(config.loop.deterministic)
         dataset = _read_data(config, world, None, shown=shown, checked=False)
@@ -141,7 +149,25 @@ def resume(
         log = Log(run, steps=steps, size=size, active=world.leads, shown=shown)
         return _run(Training(run, dataset, loader, stepper, progress, log, clock))
     finally:
+        lock.close()
         leave_world(world)
+
+
+def _note_machine(run: Run, world: World) -> Run:
+    """Says and records that a run goes on with other threads or processes: the bits will differ."""
+    now = {"threads": torch.get_num_threads(), "processes": world.size}
+    changes = {key: value for key, value in now.items() if run.info.get(key) != value}
+    if not changes:
+        return run
+    for key, value in changes.items():
+        logger.warning(
+            "the run began with %s %s and goes on with %s: the last bits will differ",
+            run.info.get(key),
+            key,
+            value,
+        )
+    earlier = [*run.info.get("earlier", []), {key: run.info.get(key) for key in changes}]
+    return run.note(**changes, earlier=earlier)
 
 
 def _run(training: Training) -> Run:
@@ -151,7 +177,8 @@ def _run(training: Training) -> Run:
         run_loop(training)
     except NonFiniteError as error:
         if world.size == 1 and world.device.type == "cpu" and error.untouched:
-            save(training)  # nothing has changed since the step before
+            with suppress(NonFiniteError):  # weights that exploded before
+                save(training)  # nothing has changed since the step before
         if world.leads:
             run.note(status="not finite", step=training.progress.step)
         kept = "no weights were saved yet"
