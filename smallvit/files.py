@@ -35,7 +35,8 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
     middle = f".{os.getpid()}-{secrets.token_hex(4)}" if shared else ""
     part = path.with_name(f"{path.name}{middle}.part")
     try:
-        with part.open("xb" if shared else "wb") as file:
+        # A link there would lead the bytes to a file that is not ours.
+        with open(part, "xb" if shared else "wb", opener=without_links) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -44,6 +45,11 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def without_links(path: str, flags: int) -> int:
+    """For `open`: raises OSError where the file is a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def hash_bytes(data: bytes) -> str:

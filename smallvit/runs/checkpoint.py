@@ -68,6 +68,7 @@ class Progress:
         accumulation: Passes per step, more than planned after memory ran out.
         scaler: State of the loss scaling that fp16 needs.
         ended: Why it is over: "finished", "patience", "time"; or "".
+        plans: At which step how many steps were planned, in order.
     """
 
     step: int = 0
@@ -81,6 +82,7 @@ class Progress:
     accumulation: int = 1
     scaler: dict[str, Any] = field(default_factory=dict)
     ended: str = ""
+    plans: list[list[int]] = field(default_factory=list)
 
 
 class ExplodedError(ValueError):
@@ -96,10 +98,10 @@ def save_checkpoint(folder: Path, progress: Progress, tensors: Mapping[str, Tens
         OSError: It cannot be written.
     """
     _refuse_link(folder)
-    _refuse_exploded(tensors)
+    best = {_BEST + key: value for key, value in progress.best_weights.items()}
+    _refuse_exploded({**tensors, **best})
     folder.mkdir(exist_ok=True)
     name = f"{progress.step:09d}"
-    best = {_BEST + key: value for key, value in progress.best_weights.items()}
     data = tensors_to_bytes({**tensors, **best}, {"step": str(progress.step)})
     write_bytes(folder / f"{name}.safetensors", data)
     plain = [each.name for each in fields(progress) if each.name != "best_weights"]
@@ -176,7 +178,7 @@ def _refuse_exploded(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in floats.items():
         largest = float(tensor.detach().abs().max())
         # An optimiser's second moments are squares, and may be large.
-        if not largest < (_EXPLODED if name.startswith("objective.") else math.inf):
+        if not largest < (math.inf if name.startswith("optimiser.") else _EXPLODED):
             raise ExplodedError(f"{name} holds values up to {largest:.1g}")
 
 
