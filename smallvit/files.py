@@ -76,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path} is damaged: it is not a JSON object")

@@ -258,7 +258,7 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."] | No
     return pixels
 
 
-def _checksum(pixels: UInt8[np.ndarray, "N *S"]) -> int:
+def _checksum(pixels: UInt8[np.ndarray, "..."]) -> int:
     """CRC-32 finds what goes wrong by accident, and is five times as fast as BLAKE2."""
     checksum = 0
     for start in range(0, len(pixels), 1024):

@@ -77,7 +77,9 @@ class Run:
             raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
         version = info.get("format")
-        if type(version) is not int or not 1 <= version <= FORMAT:
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{path / INFO} is damaged: its format is {version!r}")
+        if version > FORMAT:
             raise ValueError(
                 f"{path} has run format {version!r} and this smallvit reads up to {FORMAT}: it was "
                 "written by a newer version; upgrade smallvit"
@@ -222,7 +224,10 @@ class Run:
         recorded = self.info.get("config")
         if recorded is None:  # format 1
             return
-        began = RunConfig.from_dict(upgrade(recorded, self.info)).to_dict()
+        try:
+            began = RunConfig.from_dict(upgrade(recorded, self.info)).to_dict()
+        except ValueError as error:
+            raise ValueError(f"{self.folder / INFO} is damaged: its config: {error}") from error
         different = differences(began, self.config.to_dict())
         if changed := [each for each in different if not each.startswith(_MOVABLE)]:
             raise ValueError(

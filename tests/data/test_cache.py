@@ -192,7 +192,8 @@ def test_an_entry_shortened_in_use_ends_in_a_sentence(use: str) -> None:
         import os, numpy as np, torch
         from smallvit.data.loader import Loader
         from smallvit.evaluation import logits_of
-        pixels = cache.stored("0a" * 16, (500, 3, 8, 8), lambda: np.ones((500, 3, 8, 8), "u1"), {{}})
+        shape = (500, 3, 8, 8)
+        pixels = cache.stored("0a" * 16, shape, lambda: np.ones(shape, "u1"), {{}})
         loader = Loader(pixels, np.zeros(500, np.int64), batch_size=100, ahead=0)
         model = torch.nn.Flatten()
         uses = {{
