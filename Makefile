@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check format lint types fast slow docs wheel clean
+.PHONY: setup demo test check format lint types fast slow soak docs wheel clean
 
 setup: $(READY)
 
@@ -38,6 +38,10 @@ fast: setup
 
 slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# Kills, damaged files, mutated images and many clients: the table in docs/reliability.md.
+soak: setup
+	$(BIN)/python tools/soak.py
 
 # The README's table of models, then the site in site/: open site/index.html, no server needed.
 docs: setup

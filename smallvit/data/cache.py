@@ -262,7 +262,7 @@ def _checksum(pixels: UInt8[np.ndarray, "..."]) -> int:
     """CRC-32 finds what goes wrong by accident, and is five times as fast as BLAKE2."""
     checksum = 0
     for start in range(0, len(pixels), 1024):
-        checksum = zlib.crc32(np.ascontiguousarray(pixels[start : start + 1024]), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(pixels[start : start + 1024]).data, checksum)
     return checksum
 
 
