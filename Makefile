@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 OLDEST := .venv-oldest/bin
 
-.PHONY: setup demo test check format lint types fast slow oldest docs wheel clean
+.PHONY: setup demo test check format lint types fast slow oldest soak docs wheel clean
 
 setup: $(READY)
 
@@ -52,6 +52,10 @@ oldest: .venv-oldest/.ready
 	oldest=$$(sed -n 's/.*"torch>=\(.*\)".*/\1/p' pyproject.toml) && \
 	$(OLDEST)/uv pip install --quiet --python $(OLDEST)/python "torch==$$oldest.*" --editable '.[dev]'
 	touch $@
+
+# Kills, damaged files, mutated images and many clients: the table in docs/reliability.md.
+soak: setup
+	$(BIN)/python tools/soak.py
 
 # The tables of the README and of docs/results.md, then the site in site/: open site/index.html, no server needed.
 docs: setup

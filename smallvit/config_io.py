@@ -83,6 +83,8 @@ def read_yaml(text: str, source: str = "the text") -> Any:
     except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{source} is not YAML: {reason}") from error
+    except (ValueError, RecursionError) as error:  # a date that does not exist, or 20,000 brackets
+        raise ValueError(f"{source} is not YAML that can be used: {error}") from error
 
 
 def write_yaml(data: Mapping[str, Any]) -> str:

@@ -124,6 +124,7 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
         names = [str(run.folder) for run in runs if not run.finished]
         hint = f"; unfinished are {', '.join(names)}" if names else ""
         raise refusal(f"which run? Give it with --out{hint}")
+    download = leaf(settings, "data.download") is True
     first_fold = out / "fold-0"
     if (first_fold / INFO).is_file():
         minutes = leaf(settings, "schedule.minutes")
@@ -131,10 +132,10 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
             folds = Run.open(first_fold).config.data.folds
             settings = overlaid(settings, nested("schedule.minutes", minutes / folds))
         Run.open(first_fold).config.refuse_changes(settings)
-        _show_folds(resume_folds(out))
+        _show_folds(resume_folds(out, download=download))
     else:
         Run.open(out).config.refuse_changes(settings)
-        _show(resume(out))
+        _show(resume(out, download=download))
 
 
 def _show(run: "Run") -> None:

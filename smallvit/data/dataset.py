@@ -153,6 +153,7 @@ class Dataset:
         pixels = self.pixels("train")
         total, squares = np.zeros(self.channels), np.zeros(self.channels)
         for start in range(0, len(pixels), 256):
+            cache.refuse_truncated(pixels)
             part = np.asarray(pixels[start : start + 256]).astype(np.float64)
             total += part.sum((0, 2, 3))
             squares += np.square(part).sum((0, 2, 3))

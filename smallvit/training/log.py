@@ -51,8 +51,14 @@ class Log:
         self._stack = ExitStack()
         if not active:
             return
+        path = run.folder / LOG
+        if (present := path.stat().st_size if path.is_file() else 0) < size:
+            raise ValueError(
+                f"{path} has {present:,} bytes and had {size:,} when the checkpoint was written: "
+                "restore it, or start a new run"
+            )
         # Unbuffered: what a full disk refused must not wait to be written before the next line.
-        self._file = self._stack.enter_context((run.folder / LOG).open("ab", buffering=0))
+        self._file = self._stack.enter_context(path.open("ab", buffering=0))
         self._file.truncate(size)
         self._file.seek(0, 2)
         if run.config.tensorboard:

@@ -3,7 +3,6 @@
 import logging
 import math
 import shlex
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +12,14 @@ from torch import Tensor
 
 from smallvit.data import Dataset, Loader
 from smallvit.files import write_bytes, write_tensors
-from smallvit.runs.checkpoint import Progress, Score, save_checkpoint
-from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, WEIGHTS, Run
+from smallvit.runs.checkpoint import (
+    ExplodedError,
+    Progress,
+    Score,
+    remove_checkpoints,
+    save_checkpoint,
+)
+from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, LOG, WEIGHTS, Run
 from smallvit.training.log import Log
 from smallvit.training.optim import is_mixed, learning_rate
 from smallvit.training.step import NonFiniteError, Stepper
@@ -178,6 +183,7 @@ def _shorten(training: Training, rate: float, deadline: float) -> None:
             f"this machine has become slower: {fewer:,} steps instead of {progress.steps:,}"
         )
         progress.steps = fewer
+        progress.plans.append([progress.step, fewer])
         if not affordable:
             progress.ended = "time"
 
@@ -201,14 +207,18 @@ def save(training: Training) -> None:
     progress.log_size = training.log.flush()
     progress.accumulation = stepper.accumulation
     progress.scaler = stepper.scaler.state_dict()
-    if not stepper.world.leads:
-        return
-    try:
-        save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())
-        if progress.best_weights:
-            write_tensors(folder / WEIGHTS, progress.best_weights)
-    except OSError as error:
-        logger.warning("could not write a checkpoint: %s; training goes on", error)
+    exploded = ""
+    if stepper.world.leads:
+        try:
+            save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())
+            if progress.best_weights:
+                write_tensors(folder / WEIGHTS, progress.best_weights)
+        except ExplodedError as error:
+            exploded = str(error)
+        except OSError as error:
+            logger.warning("could not write a checkpoint: %s; training goes on", error)
+    if exploded := stepper.world.agree(exploded):
+        raise NonFiniteError(progress.step, exploded)
 
 
 def restore(progress: Progress, tensors: Mapping[str, Tensor], stepper: Stepper) -> None:
@@ -231,7 +241,7 @@ def finish(training: Training) -> Run:
     run, world, progress = training.run, training.stepper.world, training.progress
     if not progress.ended:
         if world.leads:
-            run = run.note(status="interrupted", step=progress.step)
+            run = run.note(status="interrupted", step=progress.step, plans=progress.plans)
             done, steps = f"{progress.step:,}", f"{progress.steps:,}"
             command = resume_command(run.folder)
             logger.warning("stopped after %s of %s steps; go on with: %s", done, steps, command)
@@ -242,20 +252,27 @@ def finish(training: Training) -> Run:
     if world.leads:
         _write_weights(run.folder, {WEIGHTS: best, LAST: last})
     objective.model.load_state_dict(best)
-    facts, evaluation = objective.evaluate(training.dataset, world)
+    try:
+        facts, evaluation = objective.evaluate(training.dataset, world)
+    except KeyboardInterrupt:
+        if world.leads:
+            command = resume_command(run.folder)
+            logger.warning("stopped during the final test; go on with: %s", command)
+        raise
     ending = {
         "status": "finished",
         "ended": progress.ended,
         "steps": progress.step,
         "best_step": progress.best_step or progress.step,
         "accumulation": training.stepper.accumulation,
+        "plans": progress.plans,
         **facts,
     }
     if world.leads:
         if evaluation is not None:
             write_bytes(run.folder / EVALUATION, evaluation.to_json().encode())
-        run = run.note(**ending)
-        shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
+        run = run.note(**ending, hashes=run.hashed(WEIGHTS, LAST, LOG, EVALUATION))
+        remove_checkpoints(run.folder / CHECKPOINTS)
     world.wait()
     # What the first process wrote is what the others return.
     return run if world.leads else replace(run, info={**run.info, **ending})
@@ -270,7 +287,7 @@ def _write_weights(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> N
             logger.warning(
                 "could not write %s (%s): removing checkpoints to make room", name, error
             )
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            remove_checkpoints(folder / CHECKPOINTS)
             write_tensors(folder / name, tensors)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from smallvit.augment import Augmentation, AugmentConfig
 from smallvit.augment.randomness import uniform, whole
 from smallvit.data import Dataset
+from smallvit.data.cache import refuse_truncated
 from smallvit.devices import prefers_bf16
 from smallvit.evaluation.calibration import fit_temperature, softmax
 from smallvit.evaluation.measure import Precision, logits_of, measure
@@ -116,6 +117,7 @@ class Objective(nn.Module):
         with evaluating(self):
             for start in range(world.rank * _BATCH, len(pixels), world.size * _BATCH):
                 batch = slice(start, start + _BATCH)
+                refuse_truncated(pixels)
                 images = torch.from_numpy(np.array(pixels[batch])).to(world.device)
                 truth = torch.from_numpy(labels[batch].copy()).to(world.device)
                 positions = torch.arange(start, start + len(images), device=world.device)

@@ -32,15 +32,16 @@ _NEVER = 2**62
 
 
 class NonFiniteError(ValueError):
-    """The loss is infinite or not a number.
+    """The loss is infinite or not a number, or the weights have become useless.
 
     Attributes:
         step: Whose loss.
         untouched: Whether the weights are still those of the step before.
     """
 
-    def __init__(self, step: int, *, untouched: bool = False) -> None:
-        super().__init__(f"the loss is not finite at step {step:,}")
+    def __init__(self, step: int, exploded: str = "", *, untouched: bool = False) -> None:
+        what = f"the weights exploded: {exploded}" if exploded else "the loss is not finite"
+        super().__init__(f"{what} at step {step:,}")
         self.step, self.untouched = step, untouched
 
 
@@ -191,7 +192,7 @@ class Stepper:
 
     def check(self) -> None:
         """Raises NonFiniteError if a loss was, on any device; waits for the device."""
-        first = int(self._bad)
+        first = min(self.world.gather(int(self._bad)))
         if first != _NEVER:
             raise NonFiniteError(first)
 
@@ -222,7 +223,8 @@ class Stepper:
                 self.scaler.scale(mean).backward()
             loss += mean.detach()
             numbers += sums.detach()
-        if loss.device.type == "cpu" and not torch.isfinite(loss):
+        # All processes stop at the same step: the others would wait for one that has left.
+        if loss.device.type == "cpu" and self.world.any(not torch.isfinite(loss)):
             raise NonFiniteError(int(self._step), untouched=True)
         self._update()
         count = torch.full_like(loss[None], len(batch.images))

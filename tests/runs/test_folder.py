@@ -29,7 +29,9 @@ def test_made_and_opened(run):
     again = Run.open(run.folder)
     assert again == run == Run.open(run) == Run.open(str(run.folder))
     assert again.config.seed == 7
-    assert again.info == {"format": FORMAT, **INFO}
+    hashes = {"config.yaml": again.info["hashes"]["config.yaml"]}
+    known = {"format": FORMAT, "hashes": hashes, "config": run.config.to_dict()}
+    assert again.info == {**known, **INFO}
     assert not again.finished
     assert again.log() == []
     assert again.evaluation() is None
