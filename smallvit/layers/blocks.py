@@ -63,18 +63,36 @@ class ChannelNorm(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between them."""
+    """Two linear layers with an exact GELU between them.
 
-    def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
+    Args:
+        dim: Width of the tokens.
+        hidden: Width between the layers.
+        dropout: After the GELU and at the end.
+        grid: Rows and columns of the tokens, which then see their neighbours: a depthwise 3×3
+            convolution is added to what the GELU takes, z + dw(z). There must be no class token.
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, dropout: float = 0.0, *, grid: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
+        self.grid = grid
         self.fc1 = nn.Linear(dim, hidden)
+        self.depthwise: nn.Module | None = None
+        if grid is not None:
+            self.depthwise = nn.Conv2d(hidden, hidden, 3, 1, 1, groups=hidden, bias=False)
         self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden, dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """Applies the perceptron to every token."""
-        return self.dropout(self.fc2(self.dropout(self.act(self.fc1(x)))))
+        x = self.fc1(x)
+        if self.depthwise is not None:
+            image = x.transpose(1, 2).unflatten(2, self.grid)
+            x = x + self.depthwise(image).flatten(2).transpose(1, 2)
+        return self.dropout(self.fc2(self.dropout(self.act(x))))
 
 
 class Block(nn.Module):
@@ -90,6 +108,7 @@ class Block(nn.Module):
         post_norm: The published compact-transformer block, which normalises the residual stream
             itself after attention: x = x + attn(norm1(x)); x = norm2(x); x = x + mlp(x).
         norm: Makes a norm from a width.
+        grid: Rows and columns of the tokens, for an MLP that sees neighbours; see `Mlp`.
 
     Attributes:
         checkpointed: Whether training computes the activations again for the backward pass
@@ -109,12 +128,13 @@ class Block(nn.Module):
         layer_scale: float | None = None,
         post_norm: bool = False,
         norm: Norm = nn.LayerNorm,
+        grid: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.norm1 = norm(dim)
         self.attention = attention
         self.norm2 = norm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), dropout)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), dropout, grid=grid)
         self.drop_path1 = DropPath(drop_path)
         self.drop_path2 = DropPath(drop_path)
         self.post_norm = post_norm

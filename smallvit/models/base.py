@@ -33,7 +33,7 @@ class Backbone(nn.Module):
 
     Attributes:
         Config: The class of its config.
-        takes_lsa: Whether LSA can be added.
+        takes_lsa: Whether LSA can be added; a family that does not take it has it, or says why.
         between: Name of the list of modules that make the tokens of a stack; the last belongs to
             the last stack.
         pool: From the final tokens to the vector that the head reads.
@@ -201,6 +201,7 @@ SPT_LSA = "SPT + LSA (2112.13492)"
 DRLOC = "DRLoc (2106.03746)"
 COMPACT = "Compact Transformers (2104.05704)"
 STANDARD = "ViT (2010.11929), as in timm"
+OURS = "our own"
 
 
 @dataclass(frozen=True)

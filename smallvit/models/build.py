@@ -48,7 +48,10 @@ def make_config(name: str, **options: Any) -> BackboneConfig:
         if option not in known:
             near = nearest(option, known) or f"; it knows {', '.join(known)}"
             raise ValueError(f"{name} has no option {option!r}{near}")
-    return variant.model.Config(**{**variant.options, **_addon_options(name), **options})
+    config = variant.model.Config(**{**variant.options, **_addon_options(name), **options})
+    if "lsa" in parse_name(name).addons and not variant.model.takes_lsa:
+        raise ValueError(f"{name}: {variant.model.__name__} has LSA built in; leave +lsa out")
+    return config
 
 
 def _addon_options(name: str) -> dict[str, Any]:

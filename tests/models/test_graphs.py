@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smallvit.models.names import MODELS
-from tests.models.shrunk import FAMILIES, shrunk
+from tests.models.shrunk import FAMILIES, FULL, shrunk
 
 pytestmark = pytest.mark.compiled
 
@@ -53,7 +53,7 @@ def test_export_and_onnx_with_a_dynamic_batch(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [f"{n}+spt+lsa" if n != "cvt_13" else n for n in FAMILIES])
+@pytest.mark.parametrize("name", FULL)
 def test_inductor(name):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("Inductor needs a C++ compiler (g++ or clang++), and none was found")

@@ -101,7 +101,7 @@ def test_a_run_of_ours_for_other_classes_and_size(family):
     rebuilt.load_state_dict(new.state_dict())
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "vit_9_p4+spt", "cct_2_3x2+spt", "t2t_12+spt+lsa"])
+@pytest.mark.parametrize("name", [*FAMILIES, "vit_9_p4+spt", "cct_2_3x2+spt", "hct_s_p8+spt", "t2t_12+spt+lsa"])
 @torch.no_grad()
 def test_grey_images_look_like_grey_colour_images(name, tmp_path):
     torch.manual_seed(0)
@@ -238,7 +238,7 @@ def test_spt_on_a_run_of_ours(family):
     new, given, notes = start_from(folder, name=name, **same(image_size=size))
     assert given == new.name == name
     images = torch.randn(2, 3, *size)
-    kept = model.name.startswith(("cct", "cvt"))
+    kept = model.name.startswith(("cct", "cvt", "hct"))
     if kept:
         equal(new.eval()(images), model(images))
         assert said(notes, "starts at zero for the shifted copies")
@@ -257,6 +257,9 @@ def test_what_cannot_be_added_gets_a_sentence(make):
     folder = save_run(folder, shrunk("cvt_13"))
     with pytest.raises(ValueError, match=r"CvT has no \+lsa"):
         start_from(folder, name="cvt_13+lsa", **same())
+    folder = save_run(folder, shrunk("hct_s_p8"))
+    with pytest.raises(ValueError, match=r"hct_s_p8\+lsa: HCT has LSA built in; leave \+lsa out"):
+        start_from(folder, name="+lsa", **same())
 
 
 def test_add_ons_of_a_run_stay(make):
