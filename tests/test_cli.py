@@ -115,3 +115,37 @@ def test_cache(folder, tmp_path):
 
 def test_every_preset_of_augmentation_can_be_previewed():
     assert set(get_args(PresetName)) == set(PRESETS)
+
+
+WAITING = """
+import os, sys
+import smallvit.cli
+before = os.environ.get("OMP_WAIT_POLICY")
+sys.argv = ["smallvit", "--version"]
+try:
+    smallvit.cli.main()
+except SystemExit:
+    pass
+print(before, os.environ.get("OMP_WAIT_POLICY"), os.environ.get("KMP_BLOCKTIME"))
+print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "None passive 0"),
+        ({"OMP_WAIT_POLICY": "active"}, "active active None"),
+        ({"KMP_BLOCKTIME": "200"}, "None None 200"),
+        ({"GOMP_SPINCOUNT": "5"}, "None None None"),
+    ],
+)
+def test_threads_sleep_while_they_wait(environment, expected):
+    """Set by the command and not by the import, before torch is loaded, and never overruled."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING],
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "HOME": "/nonexistent", **environment},
+    )
+    assert done.stdout.splitlines()[-2:] == [expected, "False"], done.stderr
