@@ -83,17 +83,19 @@ def train(
         loader = make_loader(config, dataset, world)
         objective = make_objective(config, model, dataset, world)
         stepper = Stepper(config, objective, world)
-        steps, every, deadline = plan_steps(
+        steps, every, pace = plan_steps(
             config, dataset, loader, stepper, started=started, clock=clock
         )
-        config = replace(config.with_steps(steps), loop=replace(config.loop, every=every))
+        plans = config.schedule.plans
+        config = config.with_steps(steps, plans)
+        config = replace(config, loop=replace(config.loop, every=every))
         info = _facts(dataset, model, notes, world, command)
         run = Run.create(folder, config, info) if world.leads else Run(folder, config, info)
         if shown and world.leads:
             _describe_start(run)
         log = Log(run, steps=steps, active=world.leads, shown=shown)
-        progress = Progress(steps=steps)
-        return _run(Training(run, dataset, loader, stepper, progress, log, clock, deadline))
+        progress = Progress(steps=steps, plans=list(plans))
+        return _run(Training(run, dataset, loader, stepper, progress, log, clock, pace))
     finally:
         leave_world(world)
 
@@ -132,7 +134,7 @@ def resume(
         loader = make_loader(config, dataset, world)
         stepper = Stepper(config, make_objective(config, model, dataset, world), world)
         assert config.schedule.steps is not None  # as in the config of every run
-        progress = Progress(steps=config.schedule.steps)
+        progress = Progress(steps=config.schedule.steps, plans=list(config.schedule.plans))
         if checkpoint := load_checkpoint(run.folder / CHECKPOINTS):
             progress, tensors = checkpoint
             restore(progress, tensors, stepper)
