@@ -140,11 +140,15 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """AdamW and what surrounds it.
+    """The optimiser and what surrounds it.
 
     Attributes:
+        optimizer: adamw, or muon, which moves the matrices of blocks and convolutions by orthogonal
+            matrices and leaves the rest to AdamW; it learns more in few steps.
         lr: Highest learning rate.
         weight_decay: AdamW's weight decay.
+        muon_lr: Highest learning rate of the matrices that Muon moves; it rises and falls with lr.
+        muon_decay: Weight decay of these matrices; without any they grow, and learning slows down.
         decay: Which parameters decay: "matrices" leaves out norms, biases, positions, class tokens
             and temperatures; "all" decays everything, as the papers do.
         betas: AdamW's momentum coefficients.
@@ -156,8 +160,11 @@ class OptimConfig:
             validated and saved; 0 does without. It is lower in the first steps.
     """
 
+    optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
+    muon_lr: float = 0.01
+    muon_decay: float = 1.0
     decay: Decay = "matrices"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -166,7 +173,9 @@ class OptimConfig:
     ema: float = 0.0
 
     def __post_init__(self) -> None:
-        limits = dict.fromkeys(("lr", "weight_decay", "eps", "clip"), (0.0, math.inf))
+        limits = dict.fromkeys(
+            ("lr", "weight_decay", "muon_lr", "muon_decay", "eps", "clip"), (0.0, math.inf)
+        )
         _check(self, {**limits, "layer_decay": (0, 1), "ema": (0, 1)})
         if self.ema == 1:
             raise ValueError("ema is 1: the average would never change; allowed is 0 up to below 1")
@@ -236,7 +245,8 @@ class LoopConfig:
         balanced: Show every class equally often.
         repeats: How often a batch shows each of its images, each time augmented differently.
         device: Device to train on; auto takes a GPU if there is one.
-        precision: Number format of the model's arithmetic; auto is bf16 on a GPU, else fp32.
+        precision: Number format of the model's arithmetic; auto is bf16 on a
+            GPU and on a CPU with instructions for it (AVX512-BF16), else fp32.
         compiled: Use torch.compile; if it is not given, on a GPU.
         captured: Run the step as a CUDA graph; if it is not given, on a single GPU, not in fp16.
         deterministic: Give the same numbers again on a GPU, more slowly.

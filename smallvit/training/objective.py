@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from smallvit.augment import Augmentation, AugmentConfig
 from smallvit.augment.randomness import uniform, whole
 from smallvit.data import Dataset
+from smallvit.devices import prefers_bf16
 from smallvit.evaluation.calibration import fit_temperature, softmax
 from smallvit.evaluation.measure import Precision, logits_of, measure
 from smallvit.evaluation.metrics import log_loss
@@ -287,7 +288,7 @@ def make_objective(
     """
     device, precision = world.device, config.loop.precision
     if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        precision = "bf16" if prefers_bf16(device) else "fp32"
     if precision == "fp16" and device.type == "cpu":
         raise ValueError("precision is 'fp16': a CPU has fp32 and bf16")
     if world.size > 1 and device.type == "cuda":

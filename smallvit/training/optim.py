@@ -1,4 +1,4 @@
-"""AdamW with proper parameter groups, and schedules as pure functions of the step."""
+"""Optimisers with proper parameter groups, and schedules as pure functions of the step."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,10 @@ from torch import nn
 
 from smallvit.models.parameters import depths, frozen_below, undecayed
 from smallvit.runs.config import OptimConfig, ScheduleConfig
+from smallvit.training.muon import Muon, matrices
+
+#: The names of `optim.optimizer`; each takes the groups and options of AdamW.
+OPTIMISERS: dict[str, type[torch.optim.AdamW]] = {"adamw": torch.optim.AdamW, "muon": Muon}
 
 
 def freeze(model: nn.Module, layers: int) -> int:
@@ -28,38 +32,46 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Parameters by their weight decay and by their share (`scale`) of the learning rate.
 
+    The matrices that Muon moves are `orthogonal`; their share makes of `lr` what is `muon_lr`.
+
     Args:
         extra: Modules that are trained with the model and thrown away after it: all of their
             matrices decay, at the full learning rate.
     """
     exempt = undecayed(model) if config.decay == "matrices" else set()
     layer, top = depths(model) if config.layer_decay < 1 else ({}, 0)
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    orthogonal = matrices(model) if config.optimizer == "muon" else set()
+    share = config.muon_lr / config.lr if config.lr else 0.0
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
 
     def add(parameter: nn.Parameter, decays: bool, scale: float) -> None:
         if parameter.requires_grad:
-            key = (config.weight_decay if decays else 0.0, scale)
+            key = (config.weight_decay if decays else 0.0, scale, False)
             groups.setdefault(key, []).append(parameter)
 
     for name, parameter in model.named_parameters():
         scale = config.layer_decay ** (top - layer[name]) if layer else 1.0
-        add(parameter, name not in exempt, scale)
+        if name in orthogonal and parameter.requires_grad:
+            key = (config.muon_decay, scale * share, True)
+            groups.setdefault(key, []).append(parameter)
+        else:
+            add(parameter, name not in exempt, scale)
     for module in extra:
         for parameter in module.parameters():
             add(parameter, config.decay == "all" or parameter.ndim > 1, 1.0)
     return [
-        {"params": parameters, "weight_decay": decay, "scale": scale}
-        for (decay, scale), parameters in groups.items()
+        {"params": parameters, "weight_decay": decay, "scale": scale, "orthogonal": turned}
+        for (decay, scale, turned), parameters in groups.items()
     ]
 
 
 def make_optimiser(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW, fused; on a GPU its learning rates are tensors, which a CUDA graph reads anew."""
+    """The config's, fused; on a GPU learning rates are tensors, which a CUDA graph reads anew."""
     device = groups[0]["params"][0].device
     on_gpu = device.type == "cuda"
     for group in groups:
         group["lr"] = torch.tensor(config.lr, device=device) if on_gpu else config.lr
-    return torch.optim.AdamW(
+    return OPTIMISERS[config.optimizer](
         groups,
         betas=config.betas,
         eps=config.eps,

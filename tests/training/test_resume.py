@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
-from tests.training.makers import RANDOM, arrays, assert_same_run, tiny
+from tests.training.makers import HYBRID, RANDOM, arrays, assert_same_run, tiny
 
 WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).parents[2]
@@ -243,6 +243,22 @@ def test_patience_and_drloc_are_resumed_too(data, tmp_path):
     whole = train(config, out=tmp_path / "whole", shown=False)
     assert whole.info["ended"] == "patience"
     run = stopped(config, tmp_path / "run", whole.info["steps"] - 5)
+    assert_same_run(resume(run.folder, shown=False), whole)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_muon_and_batch_norm_are_resumed_too(data, tmp_path, precision):
+    config = everything(
+        data,
+        *HYBRID,
+        "optim.optimizer=muon",
+        "optim.layer_decay=0.7",
+        "loop.accumulation=2",
+        f"loop.precision={precision}",
+        steps=12,
+    )
+    whole = train(config, out=tmp_path / "whole", shown=False)
+    run = stopped(config, tmp_path / "run", 7)
     assert_same_run(resume(run.folder, shown=False), whole)
 
 
