@@ -369,9 +369,9 @@ def layered(*trees: Mapping[str, Any]) -> dict[str, Any]:
         if budget == {"schedule.epochs", "schedule.minutes"} and "steps" not in tree["schedule"]:
             raise ValueError("give epochs or minutes, not both")
         if budget:
-            result = overlaid(
-                result, {"schedule": {"steps": None, "minutes": None, "plans": []}}
-            )
+            result = overlaid(result, {"schedule": {"steps": None, "minutes": None}})
+            if leaf(result, "schedule.plans"):  # they belong to the steps
+                result = overlaid(result, {"schedule": {"plans": []}})
         result = overlaid(result, tree)
     return result
 

@@ -72,6 +72,8 @@ def run_loop(training: Training) -> None:
                 since = progress.step, clock()
             if progress.step == progress.steps:
                 progress.ended = progress.ended or "finished"
+            if not progress.ended:
+                _replan(training)
             requested, over = _questions(training, stop)
             if requested:
                 save(training)
@@ -81,8 +83,6 @@ def run_loop(training: Training) -> None:
                     _end_interval(training, since)
                 progress.replan(progress.step)
                 progress.ended = "time"
-            if not progress.ended:
-                _replan(training)
             due = clock() - saved >= config.loop.checkpoint_seconds
             if validates and training.stepper.world.agree(due) and not progress.ended:
                 save(training)

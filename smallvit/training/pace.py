@@ -57,11 +57,13 @@ class Pace:
         self._validated += seconds
         self.validation = seconds / self.step_seconds
 
-    def affordable(self) -> int:
-        """Steps that fit into the time that is left; below 1 if none does."""
+    def affordable(self, step: int = 0) -> int:
+        """Steps after this one that fit into the time that is left; below 1 if none does."""
         until = self.started + (1 - _MARGIN) * self.seconds - self.reserve
-        per_step = self.step_seconds * (1 + self.validation / self.every)
-        return int((until - self.clock()) / per_step)
+        left = (until - self.clock()) / self.step_seconds  # in steps
+        about = left / (1 + self.validation / self.every)
+        between = int(step + max(about, 0)) // self.every - step // self.every  # validations
+        return int(left - between * self.validation)
 
     @property
     def over(self) -> bool:
@@ -83,5 +85,5 @@ class Pace:
             self.fastest = min(self.fastest, taken)
         self.begin(step)
         left = steps - step
-        new = max(self.affordable(), 1)
-        return steps if abs(new - left) <= _SAME * left else step + new
+        new = max(self.affordable(step), 1)
+        return steps if abs(new - left) <= max(_SAME * left, 1) else step + new

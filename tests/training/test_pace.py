@@ -50,13 +50,13 @@ def simulated(machine, seconds, *, step, validation, end, every):
             pace.validated(machine() - before)
         if last:
             progress.ended = "finished"
-        elif pace.over:
-            progress.replan(progress.step)
-            progress.ended = "time"
         elif pace.due(progress.step):
             steps = pace.plan(progress.step, progress.steps)
             if steps != progress.steps:
                 progress.replan(steps)
+        if pace.over and not progress.ended:
+            progress.replan(progress.step)
+            progress.ended = "time"
     machine.work(end)
     return progress
 
