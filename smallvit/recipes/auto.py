@@ -55,7 +55,7 @@ def auto(facts: Facts) -> Choice:
     the sizes m and l, of images beyond 64 pixels and of strong augmentation are estimates.
     """
     fit = _fit(facts)
-    epochs = facts.epochs or fit.images / facts.images
+    epochs = facts.epochs or max(fit.images / facts.images, 0.01)
     if facts.epochs is None and facts.minutes is None:
         epochs = min(epochs, _MOST)
         # Whole passes where there are some: that reads better.
@@ -92,10 +92,11 @@ def _sized(facts: Facts, size: Size) -> _Fit:
     if facts.model is not None:
         return _in_time(facts, facts.model, size)
     patch = _patch(facts, max(size))
-    best = _in_time(facts, f"hct_xs_p{patch}", size)
+    # The smallest is for machines that are too slow for the next one, not for few passes.
+    best = _in_time(facts, f"hct_{'xs' if facts.epochs is None else 's'}_p{patch}", size)
     for letter, (images, passes) in _NEEDS.items():
         fit = _in_time(facts, f"hct_{letter}_p{patch}", size)
-        if fit.images >= images and fit.images / facts.images >= passes:
+        if letter != "xs" and fit.images >= images and fit.images / facts.images >= passes:
             best = fit
     return best
 
@@ -214,4 +215,5 @@ def _about(facts: Facts, fit: _Fit, epochs: float) -> str:
         return ""
     start = _START.get(facts.device, _GPU_START)
     seconds = (epochs * facts.images + facts.tested / _INFERENCE) / fit.rate + start
-    return f": about {max(seconds / 60, 1):.0f} minutes"
+    minutes = round(seconds / 60)
+    return ": about a minute" if minutes < 2 else f": about {minutes} minutes"
