@@ -74,6 +74,10 @@ class Muon(torch.optim.AdamW):
         super().__init__(groups, **options)
         self._step_supports_amp_scaling = False  # a scaler shall divide the gradients itself
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Without what AdamW does for states of older versions, in which matrices have a step."""
+        torch.optim.Optimizer.__setstate__(self, state)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes a step; the closure, if there is one, computes the loss and the gradients."""
