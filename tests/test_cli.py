@@ -36,12 +36,15 @@ def test_models():
     assert lines[1][:5] == ["cct_7_3x1", "3.76", "M", "32", "px"]
     assert len(lines) == 4
     assert run("-q", "models", "cct_7*").stdout == done.stdout
+    listed = {line.split()[0]: line.split()[1] for line in run("models").stdout.splitlines()}
+    assert {"cifar_resnet56", "resnet18", "resnet50", "efficientnet_b0", "hct_s_p8"} <= {*listed}
+    assert listed["cifar_resnet56"] == "0.85"
 
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("models", "resnet*"), "no model matches 'resnet*'"),
+        (("models", "alexnet*"), "no model matches 'alexnet*'"),
         (("modles",), "modles"),
         (("--loud",), "--loud"),
     ],

@@ -115,7 +115,9 @@ def test_auto_fits_the_time(device, images, side, minutes):
     assert not config.augment.mixed or config.loop.batch_size % config.augment.mix_group == 0
     shown = config.data.image_size
     rate = speed / cost(config.model.name, shown)
-    assert config.schedule.epochs * images / rate <= 60 * (minutes or (10 if device == "cpu" else 5))
+    assert config.schedule.epochs * images / rate <= 60 * (
+        minutes or (10 if device == "cpu" else 5)
+    )
     assert RunConfig.from_yaml(config.to_yaml()) == config
 
 

@@ -149,5 +149,3 @@ def augment_reason(config: AugmentConfig, facts: Facts) -> str:
         parts.append("erasing")
     why = "" if facts.mirrored else "; no mirroring, the audit says it matters here"
     return f"augmentation: {', '.join(parts)}{why}"
-
-

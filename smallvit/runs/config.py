@@ -120,7 +120,7 @@ class LossConfig:
     Attributes:
         objective: classification, or another name of `smallvit.training.objective.OBJECTIVES`; the
             settings below belong to classification.
-        balanced: Weight classes by one over their number of images.
+        balanced: Weight classes by one over the root of their number of images, within limits.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
         drloc_mode: How that loss predicts distances: by regression (l1), by classification (ce),
@@ -214,10 +214,12 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("warmup", "cooldown", "mixed"), (0.0, 1.0))
-        limits = dict.fromkeys(("epochs", "start", "end", "patience"), (0.0, math.inf))
+        limits = dict.fromkeys(("start", "end", "patience"), (0.0, math.inf))
         _check(self, {**shares, **limits, "steps": (1, math.inf)})
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise ValueError(f"minutes is {self.minutes}: give a number above 0")
+        for name in ("epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}: give a number above 0")
         starts = [start for start, _ in self.plans]
         if self.plans and (
             starts != sorted(starts) or starts[0] or self.plans[-1][1] != self.steps

@@ -17,7 +17,7 @@ from smallvit.augment import Augmentation, AugmentConfig
 from smallvit.augment.randomness import uniform, whole
 from smallvit.data import Dataset
 from smallvit.devices import prefers_bf16
-from smallvit.evaluation.calibration import fit_temperature, softmax
+from smallvit.evaluation.calibration import safe_temperature, softmax
 from smallvit.evaluation.measure import Precision, logits_of, measure
 from smallvit.evaluation.metrics import log_loss
 from smallvit.evaluation.results import Evaluation
@@ -231,7 +231,7 @@ class Classification(Objective):
         facts: dict[str, Any] = {}
         if "val" in dataset.splits:
             logits = self.logits(dataset, "val", world, "fp32")
-            facts["temperature"] = fit_temperature(logits, dataset.labels("val"))
+            facts["temperature"] = safe_temperature(logits, dataset.labels("val"))
         if "test" not in dataset.splits:
             return facts, None
         return facts, measure(

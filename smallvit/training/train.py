@@ -32,7 +32,7 @@ from smallvit.transfer.start import start_from
 logger = logging.getLogger(__name__)
 
 #: Findings of an audit that do not matter where labels do not.
-_ABOUT_LABELS = ("one-class", "empty-class", "conflicts", "case")
+_ABOUT_LABELS = ("one-class", "empty-class", "one-image", "conflicts", "case")
 
 
 def train(

@@ -60,7 +60,9 @@ def test_steps_are_those_of_the_oracle(monkeypatch, last, bf16):
     monkeypatch.setattr(muon, "prefers_bf16", lambda _: bf16)
     starts = [random(6, 4, seed=1), random(4, 6, seed=2), random(6, 4, seed=3)]
     starts += [random(5, 3, 3, 3, seed=4)]
-    gradients = [[random(*w.shape, seed=10 * i + n) for n in range(3)] for i, w in enumerate(starts)]
+    gradients = [
+        [random(*w.shape, seed=10 * i + n) for n in range(3)] for i, w in enumerate(starts)
+    ]
     parameters = [nn.Parameter(w.clone()) for w in starts]
     if last:
         form = torch.channels_last
@@ -72,7 +74,9 @@ def test_steps_are_those_of_the_oracle(monkeypatch, last, bf16):
             parameter.grad = given[number].clone(memory_format=torch.preserve_format)
         optimiser.step()
     for parameter, start, given in zip(parameters, starts, gradients, strict=True):
-        expected = oracle.steps(start.double().numpy(), [g.double().numpy() for g in given], 0.02, 0.5)
+        expected = oracle.steps(
+            start.double().numpy(), [g.double().numpy() for g in given], 0.02, 0.5
+        )
         found = parameter.detach().numpy()
         np.testing.assert_allclose(found, expected, atol=5e-3 if bf16 else 2e-6, rtol=0)
     assert {key for state in optimiser.state.values() for key in state} == {"momentum"}

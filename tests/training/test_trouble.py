@@ -193,9 +193,7 @@ def test_minutes_are_kept_and_the_steps_recorded(source, tmp_path, monkeypatch):
     assert Run.open(run.folder).config == run.config
 
 
-@pytest.mark.parametrize(
-    ("later", "ended"), [(0.1, "finished"), (0.02, "finished"), (4.0, "time")]
-)
+@pytest.mark.parametrize(("later", "ended"), [(0.1, "finished"), (0.02, "finished"), (4.0, "time")])
 def test_another_speed_is_another_plan(source, tmp_path, monkeypatch, logged, later, ended):
     clock = Clock()
     clock.passes(monkeypatch, lambda step: 0.05 if step < 20 else later)

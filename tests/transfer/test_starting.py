@@ -101,7 +101,9 @@ def test_a_run_of_ours_for_other_classes_and_size(family):
     rebuilt.load_state_dict(new.state_dict())
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "vit_9_p4+spt", "cct_2_3x2+spt", "hct_s_p8+spt", "t2t_12+spt+lsa"])
+@pytest.mark.parametrize(
+    "name", [*FAMILIES, "vit_9_p4+spt", "cct_2_3x2+spt", "hct_s_p8+spt", "t2t_12+spt+lsa"]
+)
 @torch.no_grad()
 def test_grey_images_look_like_grey_colour_images(name, tmp_path):
     torch.manual_seed(0)
