@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-
 #: Operations (a multiplication and an addition are two) of a forward pass in millions, by the size
 #: of HCT: per token of the last grid, and per pair of them.
 HCT = {"xs": (1.29, 0.0038), "s": (3.18, 0.0056), "m": (7.6, 0.0092), "l": (16.06, 0.021)}

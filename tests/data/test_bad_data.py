@@ -272,7 +272,7 @@ def test_unknown_labels(folder: Path) -> None:
         load_data(path, classes=["cats", "dogs"])
     rows = "path,label,split\n" + "".join(f"cats/{k}.png,{k % 2},train\n" for k in range(10))
     path = table(folder, rows + "dogs/10.png,7,test\n")
-    with pytest.raises(ValueError, match="1 class has no training images, .*: 7"):
+    with pytest.raises(ValueError, match=r"1 class has no training images, .*: 7"):
         audit(load_data(path)).check()
 
 

@@ -9,8 +9,8 @@ from smallvit.evaluation.calibration import (
     HIGHEST,
     LOWEST,
     fit_temperature,
-    safe_temperature,
     flip_average,
+    safe_temperature,
     softmax,
 )
 
