@@ -36,12 +36,15 @@ def test_models():
     assert lines[1][:5] == ["cct_7_3x1", "3.76", "M", "32", "px"]
     assert len(lines) == 4
     assert run("-q", "models", "cct_7*").stdout == done.stdout
+    listed = {line.split()[0]: line.split()[1] for line in run("models").stdout.splitlines()}
+    assert {"cifar_resnet56", "resnet18", "resnet50", "efficientnet_b0", "hct_s_p8"} <= {*listed}
+    assert listed["cifar_resnet56"] == "0.85"
 
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("models", "resnet*"), "no model matches 'resnet*'"),
+        (("models", "alexnet*"), "no model matches 'alexnet*'"),
         (("modles",), "modles"),
         (("--loud",), "--loud"),
     ],
@@ -130,3 +133,37 @@ def test_cache(folder, tmp_path):
 
 def test_every_preset_of_augmentation_can_be_previewed():
     assert set(get_args(PresetName)) == set(PRESETS)
+
+
+WAITING = """
+import os, sys
+import smallvit.cli
+before = os.environ.get("OMP_WAIT_POLICY")
+sys.argv = ["smallvit", "--version"]
+try:
+    smallvit.cli.main()
+except SystemExit:
+    pass
+print(before, os.environ.get("OMP_WAIT_POLICY"), os.environ.get("KMP_BLOCKTIME"))
+print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "None passive 0"),
+        ({"OMP_WAIT_POLICY": "active"}, "active active None"),
+        ({"KMP_BLOCKTIME": "200"}, "None None 200"),
+        ({"GOMP_SPINCOUNT": "5"}, "None None None"),
+    ],
+)
+def test_threads_sleep_while_they_wait(environment, expected):
+    """Set by the command and not by the import, before torch is loaded, and never overruled."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING],
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "HOME": "/nonexistent", **environment},
+    )
+    assert done.stdout.splitlines()[-2:] == [expected, "False"], done.stderr

@@ -42,7 +42,7 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     out = tmp_path / "run"
     done = smallvit(f"train {source} --device cpu --set schedule.steps=3 {TINY} --out {out}")
     assert done.exit_code == 0, done.output
-    assert "model cct_2_3x2" in done.output  # what it chose, and why
+    assert "model hct_" in done.output  # what it chose, and why
     assert "95 % confidence interval" in done.output
     assert f"run folder {out}" in done.output
     run = Run.open(out)
@@ -67,7 +67,7 @@ def test_compiled_programs_are_kept_in_our_cache(tmp_path, monkeypatch):
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     smallvit("train nowhere")
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "programs")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "smallvit-compiled-programs")
 
 
 def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):
@@ -75,7 +75,7 @@ def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):
     for number in (1, 2):
         done = smallvit(f"train {source} --device cpu --set schedule.steps=1 {TINY}")
         assert done.exit_code == 0, done.output
-        assert (tmp_path / f"runs/three-cct_2_3x2-{number}/run.json").is_file()
+        assert (tmp_path / f"runs/three-hct_s_p4-{number}/run.json").is_file()
 
 
 def test_folds(source, tmp_path):
@@ -122,8 +122,8 @@ def test_stopping_and_going_on(source, tmp_path):
     assert Run.open(out).info["status"] == "interrupted"
     assert Run.open(out).config.loss.drloc == 0.1
     changed = smallvit(f"train --resume --out {out} --model cct_4_3x2 --set optim.lr=1")
-    assert "model.name was 'cct_2_3x2' and is 'cct_4_3x2'" in str(changed.exception)
-    assert "optim.lr was 0.001 and is 1.0" in str(changed.exception)
+    assert "model.name was 'hct_s_p4' and is 'cct_4_3x2'" in str(changed.exception)
+    assert "optim.lr was 0.003 and is 1.0" in str(changed.exception)
     for option in ("--allow leaks", "--drloc 0.3", "--folds 3", "--image-size 32"):
         refused = smallvit(f"train --resume --out {out} {option}")
         assert refused.exit_code != 0
@@ -163,7 +163,7 @@ def test_the_command_line_goes_before_a_file_and_set_before_both(source, tmp_pat
     assert (config.schedule.steps, config.data.val) == (1, 0)
     assert config.data.image_size == 16
     assert "9 epochs" not in done.output
-    assert "model cct_2_3x2" not in done.output
+    assert "model hct_" not in done.output
 
 
 def test_images_of_several_sizes_get_the_planned_size(tmp_path):

@@ -169,7 +169,7 @@ def soak_requests(count: int, folder: Path) -> Result:
         for thread in threads:
             thread.join()
         after = memory_of(running.pid)
-    bad = [code for code in answers if not isinstance(code, int) or code >= 500 and code != 503]
+    bad = [code for code in answers if not isinstance(code, int) or (code >= 500 and code != 503)]
     kinds = {code: answers.count(code) for code in sorted(set(answers), key=str)}
     return len(answers), len(bad), f"{kinds}, memory {before} to {after} MB"
 

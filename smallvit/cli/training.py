@@ -139,13 +139,16 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
 
 
 def _show(run: "Run") -> None:
-    """How good the model is, and where it is."""
+    """How good the model is, what may help, and where it is."""
+    from smallvit.reporting.advice import advise
+
     if not run.finished:
         raise typer.Exit(130)
     if _is_first_process():
         evaluation = run.evaluation()
         untested = "there is no test split, so nothing was tested"
         typer.echo(evaluation.summary() if evaluation else untested)
+        typer.echo(advise(run))
         typer.echo(f"run folder {run.folder}")
 
 

@@ -62,10 +62,10 @@ def _addon_options(name: str) -> dict[str, Any]:
 
 
 def count_parameters(name: str, *, num_classes: int) -> int:
-    """How many parameters one of our models has at its paper's size; allocates none."""
+    """How many parameters a model has, one of ours at its paper's size; allocates none."""
     with torch.device("meta"):
-        size = find_variant(name).image_size
-        model = create_model(name, num_classes=num_classes, image_size=size)
+        size = 32 if name in BASELINES else find_variant(name).image_size
+        model = make_model(name, num_classes=num_classes, image_size=size)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -1,21 +1,16 @@
 """Recipes: functions from facts about the data to a config. Each docstring is a claim."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from smallvit.augment.config import PRESETS, AugmentConfig, PresetName
-from smallvit.config_io import leaf
-from smallvit.data import Audit, Dataset
 from smallvit.models.names import parse_name
+from smallvit.recipes.auto import auto
+from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
 from smallvit.runs.config import (
-    BUDGET,
     DataConfig,
     LoopConfig,
     LossConfig,
@@ -24,119 +19,6 @@ from smallvit.runs.config import (
     RunConfig,
     ScheduleConfig,
 )
-from smallvit.sizes import Size
-from smallvit.transfer.inputs import Inputs
-
-_SMALL = 40  # pixels up to which images are thumbnails, such as digits and CIFAR's
-_OWN_SIZE = 128  # pixels up to which images that share a size keep it
-_SIZE = 64  # pixels of all others
-_IMBALANCE = 10
-_MANY = 100_000  # images from which a set is trained on as ImageNet is
-
-# Classes of Tiny-ImageNet by the first words of their names, as its reader calls them.
-_TINY_IMAGENET = {"goldfish", "European fire salamander", "bullfrog", "tailed frog"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a recipe looks at.
-
-    Attributes:
-        source: Name of the data.
-        images: Number of training images.
-        classes: Number of classes.
-        requested_size: Height and width that the user requests; None leaves it to the recipe.
-        shared_size: Height and width that all images have; None if there are several.
-        channels: Channels of the images.
-        device: cpu, cuda or mps.
-        mirrored: Whether a mirrored image keeps its class.
-        imbalance: Images of the largest class over those of the smallest.
-        model: The model that the user requests; None leaves it to the recipe.
-        inputs: What pretrained weights expect, if the user requests some that say it.
-    """
-
-    source: str
-    images: int
-    classes: int
-    requested_size: Size | None
-    shared_size: Size | None
-    channels: int
-    device: str
-    mirrored: bool
-    imbalance: float
-    model: str | None = None
-    inputs: Inputs | None = None
-
-    @classmethod
-    def of(cls, dataset: Dataset, audit: Audit, device: str, **requested: Any) -> "Facts":
-        """From the data, its audit, and what is requested: `model` and `inputs`."""
-        counts = np.bincount(dataset.labels("train"), minlength=len(dataset.classes))
-        return cls(
-            source=_name(dataset),
-            images=len(dataset.split("train")),
-            classes=len(dataset.classes),
-            requested_size=dataset.chosen_size,
-            shared_size=dataset.shared_size,
-            channels=dataset.channels,
-            device=device,
-            mirrored=not audit.flips_matter,
-            imbalance=float(counts.max() / max(counts.min(), 1)),
-            **requested,
-        )
-
-    @property
-    def size(self) -> Size:
-        """Height and width of the images that the model will see."""
-        small = self.shared_size is not None and max(self.shared_size) <= _OWN_SIZE
-        return self.requested_size or (self.shared_size if small else None) or (_SIZE, _SIZE)
-
-    @property
-    def side(self) -> int:
-        """The longer side of these images."""
-        return max(self.size)
-
-
-def _name(dataset: Dataset) -> str:
-    """The data's name; Tiny-ImageNet is known by what it holds, wherever it lies."""
-    if dataset.shared_size == (64, 64) and len(dataset.classes) == 200:
-        wordnet = all(re.fullmatch(r"n\d{8}", name) for name in dataset.classes)
-        if wordnet or set(dataset.classes) >= _TINY_IMAGENET:
-            return "tiny-imagenet"
-    return Path(dataset.source).name.lower()
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was chosen, and why.
-
-    Attributes:
-        config: The config.
-        reasons: A sentence for each of the config paths that need one; a key may hold several
-            paths, separated by spaces.
-    """
-
-    config: RunConfig
-    reasons: Mapping[str, str]
-
-    def changed(self, config: RunConfig, reasons: Mapping[str, str]) -> "Choice":
-        """A later choice; an older reason stays if all values that it explains do."""
-        old, new = self.config.to_dict(), config.to_dict()
-        kept = self._reasons(lambda path: leaf(old, path) == leaf(new, path))
-        return Choice(config, {**kept, **reasons})
-
-    def overruled(self, requested: Mapping[str, Any]) -> "Choice":
-        """With the values of a partial tree, and the reasons of all others."""
-        kept = self._reasons(lambda path: leaf(requested, path) is None)
-        return Choice(self.config.changed(requested), kept)
-
-    def _reasons(self, stands: Callable[[str], bool]) -> dict[str, str]:
-        """The reasons all of whose paths stand; those of `BUDGET` stand or fall together."""
-        budget = all(map(stands, BUDGET))
-        return {
-            paths: reason
-            for paths, reason in self.reasons.items()
-            if all(budget if path in BUDGET else stands(path) for path in paths.split())
-        }
 
 
 class Recipe(NamedTuple):
@@ -144,6 +26,7 @@ class Recipe(NamedTuple):
 
     choose: Callable[[Facts], Choice]
     data: Mapping[str, Any] = MappingProxyType({})
+    timed: bool = False  # whether it plans with the device's speed
 
 
 class Addition(NamedTuple):
@@ -152,96 +35,7 @@ class Addition(NamedTuple):
     adjust: Callable[[Choice, Facts], Choice]
     data: Mapping[str, Any] = MappingProxyType({})
 
-
-def auto(facts: Facts) -> Choice:
-    """Compact transformers with a budget that the device can pay.
-
-    Claim: 750 photos of ten classes from scratch on two CPU cores, 8.5 minutes per fold, 81.6 %
-    over five folds, one seed (docs/results.md). What it chooses on a GPU has not been measured yet.
-    """
-    on_gpu = facts.device != "cpu"
-    small = facts.side <= _SMALL
-    if on_gpu:
-        name = "cct_7_3x1" if small else "cct_7_7x2"
-    else:
-        name = "cct_2_3x2" if small else "cct_4_7x2"
-    budget = 6e6 if on_gpu else (1.8e5 if small else 1.8e5 * min(1.0, (64 / facts.side) ** 2))
-    least, most = (60, 600) if on_gpu else (20, 300)
-    epochs = float(round(min(max(budget / facts.images, least), most)))
-    batch = 32 if facts.images < 8_000 else 64 if facts.images < 20_000 else 128
-    batch = min(batch, max(facts.images // 8 * 8, 1))
-    steps = epochs * (facts.images // batch)
-    config = RunConfig(
-        data=DataConfig(image_size=facts.size),
-        model=ModelConfig(name=name),
-        augment=_augment(facts, batch),
-        loss=LossConfig(balanced=facts.imbalance >= _IMBALANCE),
-        optim=OptimConfig(
-            lr=1e-3, weight_decay=0.05, clip=1.0, ema=0.999 if steps > 20_000 else 0.99
-        ),
-        schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
-        loop=LoopConfig(batch_size=batch),
-    )
-    reasons = {
-        **_size_reason(facts),
-        "model.name": f"model {name}: the convolutional tokenizer learns most from few images; "
-        f"this size for images of {facts.side} pixels on a {'GPU' if on_gpu else 'CPU'}",
-        "schedule.epochs loop.batch_size": f"{epochs:g} epochs of {facts.images:,} images in "
-        f"batches of {batch}: small sets need many passes and small batches",
-        "augment": _augment_reason(config.augment, facts),
-    }
-    if config.loss.balanced:
-        reasons["loss.balanced"] = (
-            f"balanced loss: the largest class has {facts.imbalance:.0f} times the images of the "
-            "smallest"
-        )
-    return Choice(config, reasons)
-
-
-def _size_reason(facts: Facts, size: Size | None = None) -> dict[str, str]:
-    """Why images have the size of the facts, or another that a paper has."""
-    if facts.requested_size:
-        return {}
-    height, width = size or facts.size
-    why = "their sizes differ" if facts.shared_size is None else "they are larger than needed"
-    if (height, width) != facts.size:
-        why = "as in the paper"
-    elif facts.size == facts.shared_size:
-        why = "the size they have"
-    return {"data.image_size": f"images of {height}×{width} pixels: {why}"}
-
-
-def _augment(facts: Facts, batch: int) -> AugmentConfig:
-    """Strong for photos, gentle for grey thumbnails."""
-    flip = 0.5 if facts.mirrored else 0.0
-    mixes = batch % 8 == 0
-    if facts.side <= _SMALL and facts.channels == 1:
-        return AugmentConfig(flip=flip, padding=max(1, facts.side // 14), smoothing=0.1)
-    return AugmentConfig(
-        resized_crop=(0.4, 1.0),
-        flip=flip,
-        policy="trivial",
-        interpolation="bilinear",
-        erasing=0.25,
-        mixup=0.8 if mixes else 0.0,
-        cutmix=1.0 if mixes else 0.0,
-        mix_probability=0.5,
-        smoothing=0.1,
-    )
-
-
-def _augment_reason(config: AugmentConfig, facts: Facts) -> str:
-    parts = ["crops"]
-    if config.flip:
-        parts.append("mirroring")
-    if config.policy != "none":
-        parts.append("TrivialAugment")
-    if config.mixed:
-        parts.append("Mixup and CutMix")
-    if config.erasing:
-        parts.append("erasing")
-    why = "" if facts.mirrored else "; no mirroring, the audit says it matters here"
-    return f"augmentation: {', '.join(parts)}{why}"
+_MANY = 100_000  # images from which a set is trained on as ImageNet is
 
 
 def spt_lsa(facts: Facts) -> Choice:
@@ -251,7 +45,7 @@ def spt_lsa(facts: Facts) -> Choice:
     CIFAR-100, 76.2 % in 9 minutes on one H200, one seed, before the augmentation was as released;
     76.92 % in the paper (docs/results.md).
     """
-    name = "vit_9_p4+spt+lsa" if facts.side <= _SMALL else "vit_9_p8+spt+lsa"
+    name = "vit_9_p4+spt+lsa" if facts.side <= SMALL else "vit_9_p8+spt+lsa"
     vit = parse_name(facts.model or name).base.removeprefix("timm/").startswith("vit_")
     policies: dict[str, PresetName] = {"svhn": "spt_svhn", "tiny-imagenet": "spt_imagenet"}
     batch = _batch(facts, 128)
@@ -265,7 +59,7 @@ def spt_lsa(facts: Facts) -> Choice:
         loop=LoopConfig(batch_size=batch),
     )
     reasons = {
-        **_size_reason(facts),
+        **size_reason(facts),
         "schedule.steps loop.batch_size": f"{steps:,} steps of {batch}, {steps * batch:,} images "
         "seen: the paper's 100 epochs are 300 passes",
         "optim.lr": "learning rate 3e-3: the released default of 1e-3 does not reproduce its ViT"
@@ -314,7 +108,7 @@ def compact(facts: Facts) -> Choice:
     thumbnails, of Flowers-102 for larger images, of ImageNet from 100,000 of them. Claim: cct_7_3x1
     on CIFAR-100, 80.92 % in the paper; a 30-epoch run of ours in docs/results.md.
     """
-    if facts.side <= _SMALL:
+    if facts.side <= SMALL:
         like = "CIFAR-100" if facts.classes > 10 else "CIFAR-10"
     else:
         like = "ImageNet" if facts.images >= _MANY else "Flowers-102"
@@ -343,7 +137,7 @@ def compact(facts: Facts) -> Choice:
     )
     images = facts.images // batch * batch * 310
     reasons = {
-        **_size_reason(facts, size),
+        **size_reason(facts, size),
         "schedule.epochs loop.batch_size": f"the paper's {like} recipe: 310 passes, {images:,} "
         "images seen",
     }
@@ -376,7 +170,7 @@ def drloc(facts: Facts) -> Choice:
         loop=LoopConfig(batch_size=batch),
     )
     reasons = {
-        **_size_reason(facts, size),
+        **size_reason(facts, size),
         "loss.drloc loss.drloc_form loss.pairs": "dense relative localization as released: 64 "
         "pairs of tokens per image tell how many tokens apart they are",
         "schedule.epochs schedule.horizon": "the released code ends after 101 of its 300 epochs",
@@ -420,7 +214,7 @@ def fine_tuned(choice: Choice, facts: Facts) -> Choice:
         data=data,
         model=ModelConfig(name=""),  # that of the weights
         augment=augment,
-        optim=replace(config.optim, lr=3e-4, layer_decay=0.75, ema=0.0),
+        optim=OptimConfig(lr=3e-4, weight_decay=0.05, clip=1.0, layer_decay=0.75),
         schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
     )
     return choice.changed(
@@ -429,14 +223,14 @@ def fine_tuned(choice: Choice, facts: Facts) -> Choice:
             "schedule.epochs": f"{epochs:g} epochs: pretrained weights need fewer passes",
             "optim.lr optim.layer_decay": "learning rate 3e-4, lower by a quarter with every layer "
             "towards the images: pretrained weights change little",
-            "augment": _augment_reason(augment, facts),
+            "augment": augment_reason(augment, facts),
             **why,
         },
     )
 
 
 RECIPES: dict[str, Recipe] = {
-    "auto": Recipe(auto),
+    "auto": Recipe(auto, timed=True),
     "spt-lsa": Recipe(spt_lsa, data={"val": 0.0}),  # the papers train on all images
     "compact": Recipe(compact, data={"val": 0.0}),
     "drloc": Recipe(drloc, data={"val": 0.0}),

@@ -58,7 +58,9 @@ class Progress:
 
     Attributes:
         step: Steps done.
-        steps: Steps to do; fewer than planned if the time is short.
+        steps: Steps to do.
+        plans: From which step on how many steps were planned, if the time changed that; the last
+            are `steps`.
         best_step: The step with the best validation.
         best: Its score.
         best_weights: The model's weights after it.
@@ -82,7 +84,15 @@ class Progress:
     accumulation: int = 1
     scaler: dict[str, Any] = field(default_factory=dict)
     ended: str = ""
-    plans: list[list[int]] = field(default_factory=list)
+    plans: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plans = [(start, steps) for start, steps in self.plans] or [(0, self.steps)]
+
+    def replan(self, steps: int) -> None:
+        """Plans another number of steps from here on."""
+        self.steps = steps
+        self.plans.append((self.step, steps))
 
 
 class ExplodedError(ValueError):

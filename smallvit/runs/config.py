@@ -5,7 +5,7 @@ PyTorch, so that `--help` does not wait for it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -131,7 +131,7 @@ class LossConfig:
     Attributes:
         objective: classification, or another name of `smallvit.training.objective.OBJECTIVES`; the
             settings below belong to classification.
-        balanced: Weight classes by one over their number of images.
+        balanced: Weight classes by one over the root of their number of images, within limits.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
         drloc_mode: How that loss predicts distances: by regression (l1), by classification (ce),
@@ -208,6 +208,8 @@ class ScheduleConfig:
         epochs: Passes over the training images; steps and minutes go before it.
         steps: Optimizer steps; goes before epochs and minutes. The config of a run always has it.
         minutes: Time for the whole command instead of epochs: as many steps as fit are planned.
+        plans: What was planned in that time, for a run that repeats another: from which step on
+            how many steps in all. The last are `steps`.
         warmup: Share of the steps in which the learning rate rises.
         cooldown: Share of the steps at the end with the lowest learning rate.
         start: Learning rate of the first step.
@@ -223,6 +225,7 @@ class ScheduleConfig:
     epochs: float = 100.0
     steps: int | None = None
     minutes: float | None = None
+    plans: tuple[Size, ...] = ()
     warmup: float = 0.05
     cooldown: float = 0.0
     start: float = 1e-6
@@ -235,10 +238,20 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("warmup", "cooldown", "mixed"), (0.0, 1.0))
-        limits = dict.fromkeys(("epochs", "start", "end", "patience"), (0.0, math.inf))
+        limits = dict.fromkeys(("start", "end", "patience"), (0.0, math.inf))
         _check(self, {**shares, **limits, "steps": (1, math.inf), "horizon": (1, math.inf)})
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise ValueError(f"minutes is {self.minutes}: give a number above 0")
+        for name in ("epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}: give a number above 0")
+        starts = [start for start, _ in self.plans]
+        if self.plans and (
+            starts != sorted(starts) or starts[0] or self.plans[-1][1] != self.steps
+        ):
+            raise ValueError(
+                f"plans is {self.plans} and steps {self.steps}: plans begin with step 0 and end "
+                "with `steps`"
+            )
         if self.warmup + self.cooldown > 1:
             raise ValueError(
                 f"warmup is {self.warmup} and cooldown {self.cooldown}: together at most 1"
@@ -348,9 +361,10 @@ class RunConfig:
         """With the values of a partial tree."""
         return self.from_dict(merge(self.to_dict(), changes))
 
-    def with_steps(self, steps: int) -> "RunConfig":
-        """With a fixed number of steps."""
-        return replace(self, schedule=replace(self.schedule, steps=steps))
+    def with_steps(self, steps: int, plans: Sequence[Size] = ()) -> "RunConfig":
+        """With a fixed number of steps, and how it came about."""
+        schedule = replace(self.schedule, steps=steps, plans=tuple(plans))
+        return replace(self, schedule=schedule)
 
     def refuse_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuses a partial tree that requests something else than this config of a run.
@@ -389,6 +403,8 @@ def layered(*trees: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError("give epochs or minutes, not both")
         if budget:
             result = overlaid(result, {"schedule": {"steps": None, "minutes": None}})
+            if leaf(result, "schedule.plans"):  # they belong to the steps
+                result = overlaid(result, {"schedule": {"plans": []}})
         result = overlaid(result, tree)
     return result
 

@@ -133,6 +133,12 @@ class Run:
         write_json(self.folder / INFO, new.info)
         return new
 
+    def settle(self, config: RunConfig) -> "Run":
+        """Records the config that was really trained, once all steps are taken."""
+        if config != self.config:
+            write_bytes(self.folder / CONFIG, config.to_yaml().encode())
+        return Run(self.folder, config, self.info)
+
     @cached_property
     def card(self) -> Card:
         """What goes with the weights; the keys of run.json are read here."""

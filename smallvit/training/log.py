@@ -43,7 +43,7 @@ class Log:
     def __init__(
         self, run: Run, *, steps: int, size: int = 0, active: bool = True, shown: bool = True
     ) -> None:
-        self.steps, self._shown = steps, shown and active
+        self.steps, self._shown, self._told = steps, shown and active, steps
         self._file: FileIO | None = None
         self._board: Any = None
         self._wandb: Any = None
@@ -140,6 +140,14 @@ class Log:
             self._bar.console.print(sentence, highlight=False, markup=False)
         else:
             logger.info("%s", sentence)
+
+    def tell_plan(self, steps: int) -> None:
+        """Another number of steps is planned: a line if it is another one by half or more."""
+        if 2 / 3 < steps / self._told < 1.5:
+            return
+        how = "slower" if steps < self._told else "faster"
+        self.tell(f"the machine is {how} than before: about {steps:,} steps, not {self._told:,}")
+        self._told = steps
 
     def show_interval(
         self,

@@ -19,9 +19,10 @@ from smallvit.runs.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
-from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, LOG, WEIGHTS, Run
+from smallvit.runs.folder import CHECKPOINTS, CONFIG, EVALUATION, LAST, LOG, WEIGHTS, Run
 from smallvit.training.log import Log
-from smallvit.training.optim import is_mixed, learning_rate
+from smallvit.training.optim import is_mixed, learning_rate, position
+from smallvit.training.pace import Pace
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.training.stop import Stop
 
@@ -37,7 +38,7 @@ class Training:
 
     Attributes:
         clock: Seconds; only their differences count.
-        deadline: When to be done, on that clock; None takes the time it takes.
+        pace: What keeps it to its time; None takes the time it takes.
     """
 
     run: Run
@@ -47,7 +48,7 @@ class Training:
     progress: Progress
     log: Log
     clock: Callable[[], float]
-    deadline: float | None = None
+    pace: Pace | None = None
 
 
 def run_loop(training: Training) -> None:
@@ -64,6 +65,8 @@ def run_loop(training: Training) -> None:
             _take_step(training)
             if progress.step == first + 1:
                 since = progress.step, clock()  # a first step is slower than the others
+                if training.pace is not None:
+                    training.pace.begin(progress.step)
             training.log.advance(progress.step, progress.steps)
             last = progress.step == progress.steps
             validates = last or progress.step % (config.loop.every or progress.steps) == 0
@@ -74,13 +77,16 @@ def run_loop(training: Training) -> None:
                 since = progress.step, clock()
             if progress.step == progress.steps:
                 progress.ended = progress.ended or "finished"
-            requested, late = _questions(training, stop)
+            if not progress.ended:
+                _replan(training)
+            requested, over = _questions(training, stop)
             if requested:
                 save(training)
                 return
-            if late and not progress.ended:
+            if over and not progress.ended:
                 if not validates:
                     _end_interval(training, since)
+                progress.replan(progress.step)
                 progress.ended = "time"
             due = clock() - saved >= config.loop.checkpoint_seconds
             if validates and training.stepper.world.agree(due) and not progress.ended:
@@ -91,16 +97,17 @@ def run_loop(training: Training) -> None:
 def _take_step(training: Training) -> None:
     """The next step of the schedule."""
     config, progress = training.run.config, training.progress
-    step, steps = progress.step, progress.steps
-    lr = learning_rate(step, steps, config.optim.lr, config.schedule)
-    mixed = config.augment.mixed and is_mixed(step, steps, config.schedule)
-    training.stepper.objective.advance(step, steps)
+    step = progress.step
+    at, steps = position(step, progress.plans)
+    lr = learning_rate(at, steps, config.optim.lr, config.schedule)
+    mixed = config.augment.mixed and is_mixed(at, steps, config.schedule)
+    training.stepper.objective.advance(int(at), steps)
     training.stepper(training.loader.batch(step), step, lr=lr, mixed=mixed)
     progress.step = step + 1
 
 
 def _end_interval(training: Training, since: tuple[int, float]) -> None:
-    """Logs the steps since the last interval, validates, and plans anew if time is short."""
+    """Logs the steps since the last interval, and validates."""
     config, progress, clock = training.run.config, training.progress, training.clock
     first, started = since
     means = training.stepper.take_means()
@@ -115,7 +122,9 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
         step=progress.step,
         epoch=epoch,
         images=progress.step * config.loop.batch_size,
-        lr=learning_rate(progress.step - 1, progress.steps, config.optim.lr, config.schedule),
+        lr=learning_rate(
+            *position(progress.step - 1, progress.plans), config.optim.lr, config.schedule
+        ),
         **means,
         images_per_second=speed,
         seconds=round(seconds, 3),
@@ -124,7 +133,10 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
     if "val" in training.dataset.splits:
         before = clock()
         val = validate(training)
-        training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
+        took = clock() - before
+        training.log.write("val", step=progress.step, **val, seconds=round(took, 3))
+        if training.pace is not None:
+            training.pace.validated(took)
         _choose(training, val)
     if config.loop.log_test and "test" in training.dataset.splits:
         world = training.stepper.world
@@ -134,8 +146,6 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
     left = rate * (progress.steps - progress.step)
     decides = training.stepper.objective.decides
     training.log.show_interval(epoch, means, {decides: val[decides]} if val else {}, speed, left)
-    if training.deadline is not None:
-        _shorten(training, rate, training.deadline)
 
 
 def validate(training: Training) -> dict[str, float]:
@@ -171,33 +181,31 @@ def _choose(training: Training, val: dict[str, float]) -> None:
         progress.ended = "patience"
 
 
-def _shorten(training: Training, rate: float, deadline: float) -> None:
-    """Plans fewer steps where one takes longer now (`rate`, in seconds) than was measured."""
-    progress = training.progress
-    left = progress.steps - progress.step
-    affordable = training.stepper.world.agree(int((deadline - training.clock()) / rate))
-    if 0 <= affordable < left * 0.98:
-        fewer = progress.step + affordable
-        training.log.write("plan", step=progress.step, steps=fewer)
-        training.log.tell(
-            f"this machine has become slower: {fewer:,} steps instead of {progress.steps:,}"
-        )
-        progress.steps = fewer
-        progress.plans.append([progress.step, fewer])
-        if not affordable:
-            progress.ended = "time"
+def _replan(training: Training) -> None:
+    """Every few seconds: as many steps as fit now, where that is another number."""
+    pace, progress, world = training.pace, training.progress, training.stepper.world
+    if pace is None or (world.size > 1 and progress.step % _AGREE):
+        return
+    if not world.agree(pace.due(progress.step)):
+        return
+    training.stepper.check()  # waits for the device, which may be behind
+    steps = world.agree(pace.plan(progress.step, progress.steps))
+    if steps != progress.steps:
+        progress.replan(steps)
+        training.log.write("plan", step=progress.step, steps=steps)
+        training.log.tell_plan(steps)
 
 
 def _questions(training: Training, stop: Stop) -> tuple[bool, bool]:
     """Whether a stop was requested, and whether time is over; the same in all processes."""
     world, progress = training.stepper.world, training.progress
-    late = training.deadline is not None and training.clock() > training.deadline
+    over = training.pace is not None and training.pace.over
     if world.size == 1:
-        return stop.requested, late
+        return stop.requested, over
     if progress.step % _AGREE and progress.step != progress.steps:
         return False, False
-    # The deadline is on the first process's clock, and another machine's shows another time.
-    return world.any(stop.requested), world.agree(late)
+    # The time is that of the first process's clock, and another machine's shows another one.
+    return world.any(stop.requested), world.agree(over)
 
 
 def save(training: Training) -> None:
@@ -271,7 +279,9 @@ def finish(training: Training) -> Run:
     if world.leads:
         if evaluation is not None:
             write_bytes(run.folder / EVALUATION, evaluation.to_json().encode())
-        run = run.note(**ending, hashes=run.hashed(WEIGHTS, LAST, LOG, EVALUATION))
+        plans = progress.plans if len(progress.plans) > 1 else ()
+        run = run.settle(run.config.with_steps(progress.steps, plans))
+        run = run.note(**ending, hashes=run.hashed(CONFIG, WEIGHTS, LAST, LOG, EVALUATION))
         remove_checkpoints(run.folder / CHECKPOINTS)
     world.wait()
     # What the first process wrote is what the others return.

@@ -18,7 +18,7 @@ from smallvit.augment.randomness import uniform, whole
 from smallvit.data import Dataset
 from smallvit.data.cache import refuse_truncated
 from smallvit.devices import prefers_bf16
-from smallvit.evaluation.calibration import fit_temperature, softmax
+from smallvit.evaluation.calibration import safe_temperature, softmax
 from smallvit.evaluation.measure import Precision, logits_of, measure
 from smallvit.evaluation.metrics import log_loss
 from smallvit.evaluation.results import Evaluation
@@ -39,6 +39,7 @@ OBJECTIVES = {"classification": "smallvit.training.objective:Classification"}
 # has a key of its own beside it.
 _PATHS, _PAIRS, _VIEW = 1 << 32, 2 << 32, 1 << 40
 _BATCH = 256
+_TRIED = 256  # images to measure the speed of a test
 
 
 class Objective(nn.Module):
@@ -125,6 +126,14 @@ class Objective(nn.Module):
                 sums += torch.cat([loss[None].float() * len(images), numbers.float()])
         means = (world.total(sums) / len(pixels)).tolist()
         return dict(zip(("loss", *self.numbers), means, strict=True))
+
+    def try_inference(self, dataset: Dataset, world: World) -> int:
+        """Shows a few images to the model as the test does; returns how many all processes saw."""
+        split = next(name for name in ("test", "val", "train") if name in dataset.splits)
+        pixels = dataset.pixels(split)[:_TRIED]
+        mean, std = dataset.statistics
+        logits_of(self.model, pixels, mean=mean, std=std, batch_size=_BATCH, device=world.device)
+        return len(pixels) * world.size
 
     def evaluate(self, dataset: Dataset, world: World) -> tuple[dict[str, Any], Evaluation | None]:
         """What run.json shall say of the trained model, and its evaluation on the test split."""
@@ -243,7 +252,7 @@ class Classification(Objective):
         facts: dict[str, Any] = {}
         if "val" in dataset.splits:
             logits = self.logits(dataset, "val", world, "fp32")
-            facts["temperature"] = fit_temperature(logits, dataset.labels("val"))
+            facts["temperature"] = safe_temperature(logits, dataset.labels("val"))
         if "test" not in dataset.splits:
             return facts, None
         return facts, measure(

@@ -1,7 +1,7 @@
 """Optimisers with proper parameter groups, and schedules as pure functions of the step."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -105,7 +105,27 @@ def move_towards(slow: Iterable[Tensor], fast: Iterable[Tensor], share: Tensor) 
         one.lerp_(other, share)
 
 
-def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) -> float:
+def position(step: int, plans: Sequence[tuple[int, int]]) -> tuple[float, int]:
+    """Where a step lies on the schedule that was planned first: as step x of n.
+
+    Args:
+        step: Of the training.
+        plans: From which step on it was planned to take how many steps in all. Every plan leads
+            from where it finds the schedule to its end, so that it has no jumps.
+    """
+    whole = plans[0][1]
+    reached, start, end = 0.0, 0, whole
+    for changed, steps in plans[1:]:
+        if changed > step:
+            break
+        reached += (whole - reached) * (changed - start) / max(end - start, 1)
+        start, end = changed, steps
+    if end == whole and not start:
+        return step, whole
+    return reached + (whole - reached) * (step - start) / max(end - start, 1), whole
+
+
+def learning_rate(step: float, steps: int, peak: float, config: ScheduleConfig) -> float:
     """The learning rate of a step: up linearly, down a cosine, then flat.
 
     The first step after the warm-up has the peak (with `whole`: what the cosine has there), the
@@ -140,7 +160,7 @@ def drloc_share(step: int, steps: int, config: ScheduleConfig) -> float:
     return 1 - (epoch - warmup) / max(end - warmup, 1)
 
 
-def is_mixed(step: int, steps: int, config: ScheduleConfig) -> bool:
+def is_mixed(step: float, steps: int, config: ScheduleConfig) -> bool:
     """Whether images are still mixed at a step."""
     return step < round(config.mixed * steps)
 

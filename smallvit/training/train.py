@@ -34,7 +34,7 @@ from smallvit.transfer.start import start_from
 logger = logging.getLogger(__name__)
 
 #: Findings of an audit that do not matter where labels do not.
-_ABOUT_LABELS = ("one-class", "empty-class", "conflicts", "case")
+_ABOUT_LABELS = ("one-class", "empty-class", "one-image", "conflicts", "case")
 
 
 def train(
@@ -85,17 +85,19 @@ def train(
         loader = make_loader(config, dataset, world)
         objective = make_objective(config, model, dataset, world)
         stepper = Stepper(config, objective, world)
-        steps, every, deadline = plan_steps(
+        steps, every, pace = plan_steps(
             config, dataset, loader, stepper, started=started, clock=clock
         )
-        config = replace(config.with_steps(steps), loop=replace(config.loop, every=every))
+        plans = config.schedule.plans
+        config = config.with_steps(steps, plans)
+        config = replace(config, loop=replace(config.loop, every=every))
         info = {**_facts(dataset, model, notes, world, command), "plans": [[0, steps]]}
         run = _create(folder, config, info, world, another=out is None)
         if shown and world.leads:
             _describe_start(run)
         log = Log(run, steps=steps, active=world.leads, shown=shown)
-        progress = Progress(steps=steps, plans=[[0, steps]])
-        training = Training(run, dataset, loader, stepper, progress, log, clock, deadline)
+        progress = Progress(steps=steps, plans=list(plans))
+        training = Training(run, dataset, loader, stepper, progress, log, clock, pace)
         with run.locked() if world.leads else nullcontext():
             return _run(training)
     except RuntimeError as error:
@@ -150,7 +152,7 @@ def resume(
         model = _rebuilt(run) if checkpoint else build_model(config, dataset)[0]
         loader = make_loader(config, dataset, world)
         stepper = Stepper(config, make_objective(config, model, dataset, world), world)
-        progress = Progress(steps=config.schedule.steps, plans=[[0, config.schedule.steps]])
+        progress = Progress(steps=config.schedule.steps, plans=list(config.schedule.plans))
         if checkpoint:
             progress, tensors = checkpoint
             restore(progress, tensors, stepper)
