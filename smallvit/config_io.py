@@ -79,12 +79,11 @@ def read_yaml(text: str, source: str = "the text") -> Any:
     """
     try:
         return yaml.load(text, _Loader)
-    # PyYAML raises the last three for scalars that are not of the type their !!tag claims.
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
+    # PyYAML raises these for scalars that are not of the type their !!tag claims, for dates that do
+    # not exist, and for 20,000 brackets.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{source} is not YAML: {reason}") from error
-    except (ValueError, RecursionError) as error:  # a date that does not exist, or 20,000 brackets
-        raise ValueError(f"{source} is not YAML that can be used: {error}") from error
+        raise ValueError(f"{source} is not YAML that can be used: {reason}") from error
 
 
 def write_yaml(data: Mapping[str, Any]) -> str:

@@ -107,6 +107,7 @@ def soak_caches(count: int, folder: Path) -> Result:
 
 
 def mutated_image(draw: random.Random, seeds: list[bytes]) -> bytes:
+    """An image file with some of its bytes changed."""
     data = bytearray(draw.choice(seeds))
     for _ in range(draw.randrange(1, 20)):
         data[draw.randrange(len(data))] = draw.randrange(256)
@@ -143,9 +144,9 @@ def soak_requests(count: int, folder: Path) -> Result:
     seeds, answers = image_seeds(), []
 
     def slowly(data: bytes):
-        for start in range(0, len(data), 400):
+        for begin in range(0, len(data), 400):
             time.sleep(0.02)
-            yield data[start : start + 400]
+            yield data[begin : begin + 400]
 
     def client(number: int, address: str) -> None:
         draw = random.Random(number)
@@ -175,6 +176,7 @@ def soak_requests(count: int, folder: Path) -> Result:
 
 
 def memory_of(pid: int) -> int:
+    """Resident megabytes of a process."""
     words = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True)
     return int(words.stdout) // 1000
 

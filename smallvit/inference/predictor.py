@@ -127,7 +127,7 @@ class Predictor:
         return logits
 
 
-def _check_several(images: Sequence[AnyImage]) -> None:
+def _check_several(images: Any) -> None:
     """Refuses one image where several are expected; its rows would be taken for grey images."""
     if isinstance(images, np.ndarray) and images.ndim != 4 and images.size:
         raise ValueError(
