@@ -46,5 +46,6 @@ def main(paths: list[str], top: int = 5) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(min(main(sys.argv[1:]), 1))
