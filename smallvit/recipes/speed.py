@@ -61,7 +61,7 @@ def measure_speed(device: str, clock: Callable[[], float] = time.perf_counter) -
     name, side, batch = "hct_s_p8", 32, 64
     before = torch.random.get_rng_state()  # a trial changes nothing
     model = make_model(name, num_classes=10, image_size=(side, side), in_channels=3)
-    model = model.to(device, memory_format=torch.channels_last).train()
+    model = model.to(device).to(memory_format=torch.channels_last).train()
     images, labels = torch.rand(batch, 3, side, side), torch.arange(batch) % 10
     images, labels = images.to(device, memory_format=torch.channels_last), labels.to(device)
     wanted = prefers_bf16(torch.device(device))
@@ -71,7 +71,7 @@ def measure_speed(device: str, clock: Callable[[], float] = time.perf_counter) -
             logits = model(images)
         loss = F.cross_entropy(logits.float(), labels)
         model.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         loss.item()
         steps += 1
         if not steps:
