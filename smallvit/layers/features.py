@@ -13,10 +13,8 @@ class Features(NamedTuple):
         tokens: The final patch tokens, row by row, without the class token.
         grid: Rows and columns of the token grid.
         pooled: What the linear head reads.
-        raw: The tokens before the final norm, where the DRLoc paper's code reads those.
     """
 
     tokens: Float[Tensor, "B N D"]
     grid: tuple[int, int]
     pooled: Float[Tensor, "B D"]
-    raw: Float[Tensor, "B N D"] | None = None

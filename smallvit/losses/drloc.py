@@ -6,9 +6,9 @@ they are. It is a training loss: its perceptron belongs to the loss and never to
 Deliberate differences from the released code: targets are divided by the grid's side (its
 unnormalised ones with `normalised=False`); one hidden layer, as the paper says (two with
 `hidden_layers=2`); finer grids are pooled in cells that do not overlap (3×3 at stride 2 with
-`overlapping=True`); tokens are those after the final norm (Swin's before it with `raw=True`); grids
-may be rectangles; draws come from a generator that is passed in. `RELEASED` has all four as in that
-code, whose "ce" and "cbr" also have one more linear layer, which is not here.
+`overlapping=True`); grids may be rectangles; draws come from a generator that is passed in.
+`RELEASED` has these three as in that code, which also reads Swin's tokens before the final norm
+(`Swin.shows_raw`), and whose "ce" and "cbr" have one more linear layer, which is not here.
 """
 
 from itertools import pairwise
@@ -24,7 +24,7 @@ from smallvit.layers import Features
 Mode = Literal["l1", "ce", "cbr"]
 
 #: Options of `DRLoc` as the released code has them.
-RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True, "raw": True}
+RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True}
 
 _FINEST = 7
 _VARIANCE_WEIGHT = 1e-3
@@ -53,7 +53,6 @@ class DRLoc(nn.Module):
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
         overlapping: Pools finer grids with windows of 2s − 1 at stride s instead of s.
-        raw: Reads tokens before the backbone's final norm, where it shows them.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class DRLoc(nn.Module):
         hidden: int = 512,
         hidden_layers: int = 1,
         overlapping: bool = False,
-        raw: bool = False,
     ) -> None:
         super().__init__()
         if mode not in get_args(Mode):
@@ -78,7 +76,7 @@ class DRLoc(nn.Module):
                 "at least 1"
             )
         self.mode, self.pairs, self.normalised = mode, pairs, normalised
-        self.overlapping, self.raw, self.before = overlapping, raw, grid
+        self.overlapping, self.before = overlapping, grid
         self.stride = (pool_stride(grid[0]), pool_stride(grid[1]))
         self.grid = (-(-grid[0] // self.stride[0]), -(-grid[1] // self.stride[1]))
         widths = [2 * dim, *[hidden] * hidden_layers]
@@ -93,8 +91,6 @@ class DRLoc(nn.Module):
         if features.grid != self.before:
             raise ValueError(f"made for a grid of {self.before} and got one of {features.grid}")
         tokens = features.tokens
-        if self.raw and features.raw is not None:
-            tokens = features.raw
         if self.stride == (1, 1):
             return tokens
         image = tokens.transpose(1, 2).unflatten(2, self.before)

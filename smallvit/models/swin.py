@@ -94,7 +94,14 @@ class PatchEmbedding(PatchTokenizer):
 
 
 class Swin(Backbone):
-    """The shifted-window transformer."""
+    """The shifted-window transformer.
+
+    Attributes:
+        shows_raw: Whether features hold the tokens before the final norm, as DRLoc's released code
+            reads them; logits are the same.
+    """
+
+    shows_raw = False
 
     Config = SwinConfig
     between = "mergings"
@@ -149,7 +156,7 @@ class Swin(Backbone):
         for merging, stage in zip([nn.Identity(), *self.mergings], self.stages, strict=True):
             x = stage(merging(x), weights=weights)
         normed = self.norm(x)
-        return Features(normed, self.grid, self.pool(normed), raw=x)
+        return Features(x if self.shows_raw else normed, self.grid, self.pool(normed))
 
 
 _TINY: dict[str, Any] = {"dim": 96, "depths": (2, 6, 4), "num_heads": (3, 6, 12), "mlp_ratio": 2}
