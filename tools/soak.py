@@ -99,14 +99,15 @@ def soak_caches(count: int, folder: Path) -> Result:
         cache.stored(key, rows.shape, lambda: iter(rows), {})
         path = folder / "cache" / f"{key}.{draw.choice(['npy', 'npy', 'json'])}"
         data = bytearray(path.read_bytes())
-        start, length = draw.randrange(len(data)), draw.randrange(1, 500)
-        data[start : start + length] = draw.choice([b"", draw.randbytes(length), bytes(length)])
+        first, length = draw.randrange(len(data)), draw.randrange(1, 500)
+        data[first : first + length] = draw.choice([b"", draw.randbytes(length), bytes(length)])
         path.write_bytes(data)
         broken += not (cache.stored(key, rows.shape, lambda: iter(rows), {}) == rows).all()
     return count, broken, "cut, zeroed and overwritten"
 
 
 def mutated_image(draw: random.Random, seeds: list[bytes]) -> bytes:
+    """Some bytes of an image replaced, and now and then its end cut off."""
     data = bytearray(draw.choice(seeds))
     for _ in range(draw.randrange(1, 20)):
         data[draw.randrange(len(data))] = draw.randrange(256)
@@ -143,9 +144,9 @@ def soak_requests(count: int, folder: Path) -> Result:
     seeds, answers = image_seeds(), []
 
     def slowly(data: bytes):
-        for start in range(0, len(data), 400):
+        for first in range(0, len(data), 400):
             time.sleep(0.02)
-            yield data[start : start + 400]
+            yield data[first : first + 400]
 
     def client(number: int, address: str) -> None:
         draw = random.Random(number)
@@ -169,12 +170,13 @@ def soak_requests(count: int, folder: Path) -> Result:
         for thread in threads:
             thread.join()
         after = memory_of(running.pid)
-    bad = [code for code in answers if not isinstance(code, int) or code >= 500 and code != 503]
+    bad = [code for code in answers if not isinstance(code, int) or (code >= 500 and code != 503)]
     kinds = {code: answers.count(code) for code in sorted(set(answers), key=str)}
     return len(answers), len(bad), f"{kinds}, memory {before} to {after} MB"
 
 
 def memory_of(pid: int) -> int:
+    """Megabytes that a process holds."""
     words = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True)
     return int(words.stdout) // 1000
 
