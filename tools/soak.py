@@ -142,6 +142,7 @@ def soak_images(count: int, folder: Path) -> Result:
 def soak_requests(count: int, folder: Path) -> Result:
     """Requests of 32 clients, one in eight a slow sender; none is answered by a 5xx but 503."""
     seeds, answers = image_seeds(), []
+    plain = {"content-type": "application/octet-stream"}
 
     def slowly(data: bytes):
         for first in range(0, len(data), 400):
@@ -155,7 +156,7 @@ def soak_requests(count: int, folder: Path) -> Result:
                 data = mutated_image(draw, seeds) if draw.random() < 0.5 else draw.choice(seeds)
                 body = slowly(data) if number % 8 == 0 else data
                 try:
-                    answer = connection.post(f"{address}/predict", content=body)
+                    answer = connection.post(f"{address}/predict", content=body, headers=plain)
                     answers.append(answer.status_code)
                 except httpx.HTTPError as error:
                     answers.append(type(error).__name__)
