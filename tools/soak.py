@@ -99,15 +99,15 @@ def soak_caches(count: int, folder: Path) -> Result:
         cache.stored(key, rows.shape, lambda: iter(rows), {})
         path = folder / "cache" / f"{key}.{draw.choice(['npy', 'npy', 'json'])}"
         data = bytearray(path.read_bytes())
-        start, length = draw.randrange(len(data)), draw.randrange(1, 500)
-        data[start : start + length] = draw.choice([b"", draw.randbytes(length), bytes(length)])
+        first, length = draw.randrange(len(data)), draw.randrange(1, 500)
+        data[first : first + length] = draw.choice([b"", draw.randbytes(length), bytes(length)])
         path.write_bytes(data)
         broken += not (cache.stored(key, rows.shape, lambda: iter(rows), {}) == rows).all()
     return count, broken, "cut, zeroed and overwritten"
 
 
 def mutated_image(draw: random.Random, seeds: list[bytes]) -> bytes:
-    """An image file with some of its bytes changed."""
+    """Some bytes of an image replaced, and now and then its end cut off."""
     data = bytearray(draw.choice(seeds))
     for _ in range(draw.randrange(1, 20)):
         data[draw.randrange(len(data))] = draw.randrange(256)
@@ -142,11 +142,12 @@ def soak_images(count: int, folder: Path) -> Result:
 def soak_requests(count: int, folder: Path) -> Result:
     """Requests of 32 clients, one in eight a slow sender; none is answered by a 5xx but 503."""
     seeds, answers = image_seeds(), []
+    plain = {"content-type": "image/any"}
 
     def slowly(data: bytes):
-        for begin in range(0, len(data), 400):
+        for first in range(0, len(data), 400):
             time.sleep(0.02)
-            yield data[begin : begin + 400]
+            yield data[first : first + 400]
 
     def client(number: int, address: str) -> None:
         draw = random.Random(number)
@@ -155,7 +156,7 @@ def soak_requests(count: int, folder: Path) -> Result:
                 data = mutated_image(draw, seeds) if draw.random() < 0.5 else draw.choice(seeds)
                 body = slowly(data) if number % 8 == 0 else data
                 try:
-                    answer = connection.post(f"{address}/predict", content=body)
+                    answer = connection.post(f"{address}/predict", content=body, headers=plain)
                     answers.append(answer.status_code)
                 except httpx.HTTPError as error:
                     answers.append(type(error).__name__)
@@ -171,12 +172,13 @@ def soak_requests(count: int, folder: Path) -> Result:
             thread.join()
         after = memory_of(running.pid)
     bad = [code for code in answers if not isinstance(code, int) or (code >= 500 and code != 503)]
+    bad += [] if 200 in answers else ["no image was predicted"]
     kinds = {code: answers.count(code) for code in sorted(set(answers), key=str)}
     return len(answers), len(bad), f"{kinds}, memory {before} to {after} MB"
 
 
 def memory_of(pid: int) -> int:
-    """Resident megabytes of a process."""
+    """Megabytes that a process holds."""
     words = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True)
     return int(words.stdout) // 1000
 

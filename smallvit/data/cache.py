@@ -6,8 +6,10 @@ or ran twice at once leaves no incomplete entry.
 """
 
 import errno
+import io
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -148,9 +150,8 @@ def _write(
 ) -> None:
     started = time.perf_counter()
     checksum = 0
-    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
     with open_entry(path, reserve=int(np.prod(shape)) + 128) as file:
-        np.lib.format.write_array_header_1_0(file, header)
+        file.write(_header(shape))
         for row in rows():
             data = row.tobytes()
             checksum = zlib.crc32(data, checksum)
@@ -252,18 +253,31 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."] | No
     try:
         if path.is_symlink():
             return None
-        pixels: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-        status = path.stat()
-    except (OSError, ValueError, EOFError):
-        return None
-    if pixels.shape != shape or pixels.dtype != np.uint8:
+        # The header is known: nothing in the file has to be parsed.
+        header, status = _header(shape), path.stat()
+        with path.open("rb") as file:
+            same = file.read(len(header)) == header
+        if not same or status.st_size != len(header) + math.prod(shape):
+            return None
+        pixels = np.memmap(path, np.uint8, "r", len(header), shape)
+    except (OSError, ValueError):
         return None
     identity = (status.st_ino, status.st_size, status.st_mtime_ns)
     if _opened.get(str(path)) != identity:  # a process reads it all once
         if _read_about(path).get(_SUM) != _checksum(pixels):
             return None
-        _opened[str(path)] = identity
+        # A file written just now may be written again without a later time.
+        old = time.time_ns() - status.st_mtime_ns > 10**9
+        _opened[str(path)] = (*identity[:2], status.st_mtime_ns if old else -1)
     return pixels
+
+
+def _header(shape: tuple[int, ...]) -> bytes:
+    """How a .npy file of that shape begins."""
+    file = io.BytesIO()
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
 
 
 def _checksum(pixels: UInt8[np.ndarray, "..."]) -> int:

@@ -35,6 +35,7 @@ class Addition(NamedTuple):
     adjust: Callable[[Choice, Facts], Choice]
     data: Mapping[str, Any] = MappingProxyType({})
 
+
 _MANY = 100_000  # images from which a set is trained on as ImageNet is
 
 

@@ -157,7 +157,8 @@ def test_a_damaged_entry_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
     good = path.read_bytes()
     zeroed = good[:4000] + bytes(4800) + good[8800:]
     flipped = good[:-1] + bytes([good[-1] ^ 1])
-    for damage in (good[:500], b"", b"rubbish" * 99, zeroed, flipped):
+    headers = [good[:place] + b"#" + good[place + 1 :] for place in (5, 9, 30, 60)]
+    for damage in (good[:500], b"", b"rubbish" * 99, zeroed, flipped, *headers):
         caplog.clear()
         path.write_bytes(damage)
         assert (cache.stored(KEY, ROWS.shape, rows, {}) == ROWS).all()
