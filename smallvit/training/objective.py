@@ -198,8 +198,9 @@ class Classification(Objective):
         self.drloc_weight = drloc_weight(loss.drloc, model)
         self.drloc: DRLoc | None = None
         if self.drloc_weight:
-            if loss.drloc_form == "released" and hasattr(model, "shows_raw"):
-                model.shows_raw = True
+            backbone: Any = model
+            if loss.drloc_form == "released" and hasattr(backbone, "shows_raw"):
+                backbone.shows_raw = True
             dim, grid = feature_shape(model, dataset.image_size, dataset.channels)
             form: dict[str, Any] = RELEASED if loss.drloc_form == "released" else {}
             self.drloc = DRLoc(dim, grid, mode=loss.drloc_mode, pairs=loss.pairs, **form)
