@@ -3,6 +3,7 @@
 # Each module adds its commands to the application, in this order.
 from smallvit.cli import (  # noqa: F401  # isort: skip
     training,
+    pretraining,
     data,
     evaluating,
     reporting,

@@ -29,7 +29,10 @@ from smallvit.text import nearest
 from smallvit.training.distributed import World
 
 #: The names of `loss.objective`, and the module and class of each.
-OBJECTIVES = {"classification": "smallvit.training.objective:Classification"}
+OBJECTIVES = {
+    "classification": "smallvit.training.objective:Classification",
+    "masked": "smallvit.training.masked:MaskedImages",
+}
 
 # Augmentation draws with the seed itself; every other purpose, and every further view of an image,
 # has a key of its own beside it.
