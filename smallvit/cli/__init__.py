@@ -6,6 +6,7 @@ from collections.abc import MutableMapping
 # Each module adds its commands to the application, in this order.
 from smallvit.cli import (  # noqa: F401  # isort: skip
     training,
+    pretraining,
     data,
     evaluating,
     reporting,

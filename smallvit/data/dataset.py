@@ -15,6 +15,7 @@ from PIL import __version__ as pillow
 
 from smallvit.data import cache
 from smallvit.data.fit import FILL, fit_image
+from smallvit.data.folders import UNLABELLED
 from smallvit.data.images import UnreadableError
 from smallvit.data.parallel import spread
 from smallvit.data.samples import Samples, Source, class_order
@@ -306,6 +307,7 @@ def load_data(
     seed: int = 0,
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
+    unlabelled: bool = False,
     progress: bool = False,
 ) -> Dataset:
     """Finds images and labels, whatever form they have.
@@ -325,13 +327,17 @@ def load_data(
         seed: Seed of the splits that are held out.
         root: The folder of named datasets; see `smallvit.data.named.default_root`.
         download: Whether a named dataset may be downloaded.
+        unlabelled: Whether a folder without class folders is welcome: its images are of one class,
+            and no test split is made of them.
         progress: Whether to show a bar.
 
     Raises:
         ValueError: The source does not exist, is not laid out as expected, or has unknown labels.
     """
     check_fit(fit)
-    source = find(spec, root=root, download=download)
+    source = find(spec, root=root, download=download, unlabelled=unlabelled)
+    if unlabelled and source.classes == (UNLABELLED,) and test is None:
+        test = 0.0
     names = _classes(source, classes, spec)
     number = {name: i for i, name in enumerate(names)}
     survey = (

@@ -71,6 +71,8 @@ class DataConfig:
         limit: Train on this share of the training images, or on this number of them; validation
             keeps the same share. A smaller choice lies in every larger one.
         limit_seed: Seed of that choice.
+        unlabelled: Take a folder without class folders as images of one class, for objectives that
+            need no labels.
     """
 
     source: str = ""
@@ -89,6 +91,7 @@ class DataConfig:
     fold: int = 0
     limit: float | None = None
     limit_seed: int = 0
+    unlabelled: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.image_size, tuple) and len(set(self.image_size)) == 1:

@@ -21,6 +21,7 @@ def open_data(config: DataConfig, *, progress: bool = False) -> Dataset:
         seed=config.seed,
         root=config.root,
         download=config.download,
+        unlabelled=config.unlabelled,
         progress=progress,
     )
     if config.mean and config.std:

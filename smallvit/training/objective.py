@@ -33,7 +33,10 @@ from smallvit.training.distributed import World
 from smallvit.training.optim import drloc_share
 
 #: The names of `loss.objective`, and the module and class of each.
-OBJECTIVES = {"classification": "smallvit.training.objective:Classification"}
+OBJECTIVES = {
+    "classification": "smallvit.training.objective:Classification",
+    "masked": "smallvit.training.masked:MaskedImages",
+}
 
 # Augmentation draws with the seed itself; every other purpose, and every further view of an image,
 # has a key of its own beside it.
