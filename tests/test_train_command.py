@@ -210,9 +210,9 @@ def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path, monkeypa
     )
     assert done.exit_code == 0, done.output
     run = Run.open(second)
-    assert (len(run.classes), run.card.channels, run.image_size) == (5, 1, (20, 20))
+    assert (len(run.classes), run.card.channels, run.image_size) == (5, 1, (16, 16))
     assert run.config.optim.layer_decay < 1
-    assert run.model()(torch.zeros(2, 1, 20, 20)).shape == (2, 5)
+    assert run.model()(torch.zeros(2, 1, 16, 16)).shape == (2, 5)
     monkeypatch.chdir(tmp_path)
     smallvit(f"train {other} --pretrained {first} --set schedule.steps=1 --set loop.batch_size=16")
     assert (tmp_path / "runs/five-first-1/run.json").is_file()

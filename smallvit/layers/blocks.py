@@ -67,9 +67,10 @@ class ChannelNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """Normalises the last axis, in at least 32 bits, as autocast has it for LayerNorm."""
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        std, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
-        return (x - mean) / (std + self.eps) * self.weight + self.bias
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        std, mean = torch.std_mean(wide, -1, correction=0, keepdim=True)
+        y = (wide - mean) / (std + self.eps) * self.weight + self.bias
+        return y.to(torch.promote_types(x.dtype, self.weight.dtype))
 
 
 class Mlp(nn.Module):

@@ -134,7 +134,7 @@ def test_parquet(folder: Path) -> None:
     assert dataset.classes == ("0", "1")
     assert counts(dataset) == {"train": 14, "val": 2, "test": 4}
     (folder / "no.parquet").write_text("path,label")
-    with pytest.raises(ValueError, match="is not a Parquet file"):
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
         load_data(folder / "no.parquet")
 
 

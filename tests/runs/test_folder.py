@@ -100,7 +100,7 @@ def test_what_is_no_run(tmp_path, run):
 @pytest.mark.parametrize("version", [FORMAT + 1, 999, "2", None, 1.5, 0, -1, True])
 def test_other_formats_are_refused(run, version):
     (run.folder / "run.json").write_text(json.dumps({"format": version}))
-    with pytest.raises(ValueError, match=f"has run format {version!r} and this smallvit reads"):
+    with pytest.raises(ValueError, match=rf"format (is )?{version!r}"):
         Run.open(run.folder)
 
 

@@ -52,13 +52,14 @@ def fusible(
     lengths and widths the programs were not made for. The caller keeps a plain path for these,
     and for when the weights are asked for.
     """
+    if not qkv.is_cuda:  # autocast does not know every device
+        return False
     dtype = qkv.dtype
     if torch.is_autocast_enabled(qkv.device.type):
         dtype = torch.get_autocast_dtype(qkv.device.type)
     tokens = qkv.shape[1] if windows is None else windows.tokens
     return (
-        qkv.is_cuda
-        and not exporting()
+        not exporting()
         and dtype in _DTYPES
         and qkv.shape[2] // 3 // num_heads in WIDTHS
         and tokens <= LONGEST
