@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -14,11 +14,13 @@ class DropPath(nn.Module):
     """Stochastic depth: drops a whole branch for some images of a batch, scales up the rest.
 
     Attributes:
-        draws: One uniform number per image for the next passes, set by whoever wants them to be a
-            function of the image's position in the batch; None draws from torch's own generator.
+        chosen: Which images keep the branch in the next passes, and 1 − rate, set by whoever wants
+            the choice to be a function of the image's position in the batch; None draws from
+            torch's own generator. (As tensors: blocks that differ in their rate alone are then one
+            program to a compiler.)
     """
 
-    draws: Tensor | None = None
+    chosen: tuple[Bool[Tensor, " B"], Float[Tensor, ""]] | None = None
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -28,11 +30,18 @@ class DropPath(nn.Module):
 
     def forward(self, x: Float[Tensor, " B *rest"]) -> Float[Tensor, " B *rest"]:
         """Returns the branch, or zeros for the images that drop it."""
-        if not self.training or self.rate == 0:
+        if not self.training:
             return x
-        draws = torch.rand(x.shape[:1], device=x.device) if self.draws is None else self.draws
-        keep = (draws >= self.rate).view(-1, *[1] * (x.ndim - 1))
-        return x * keep / (1 - self.rate)
+        keep: Tensor
+        share: Tensor | float
+        if self.chosen is not None:
+            keep, share = self.chosen
+        elif self.rate == 0:
+            return x
+        else:
+            keep = torch.rand(x.shape[:1], device=x.device) >= self.rate
+            share = 1 - self.rate
+        return x * keep.view(-1, *[1] * (x.ndim - 1)) / share
 
 
 class LayerScale(nn.Module):
@@ -57,9 +66,11 @@ class ChannelNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """Normalises the last axis."""
-        std, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
-        return (x - mean) / (std + self.eps) * self.weight + self.bias
+        """Normalises the last axis, in at least 32 bits, as autocast has it for LayerNorm."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        std, mean = torch.std_mean(wide, -1, correction=0, keepdim=True)
+        y = (wide - mean) / (std + self.eps) * self.weight + self.bias
+        return y.to(torch.promote_types(x.dtype, self.weight.dtype))
 
 
 class Mlp(nn.Module):

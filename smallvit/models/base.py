@@ -136,7 +136,7 @@ class Backbone(nn.Module):
         return layers
 
     def compensate_channels(self, state: dict[str, Tensor], factor: float) -> None:
-        """Adapts, in place, what else depends on the number of channels, now `factor` times it."""
+        """Adapts, in place, what else depends on having `factor` times as many channels."""
 
     def make_tokenizer(
         self, dim: int, patch_size: int, plain: type[PatchTokenizer] = PatchTokenizer
@@ -195,6 +195,12 @@ def init_linear(module: nn.Module, *, xavier: bool) -> None:
             nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def init_patches(tokenizer: nn.Module) -> None:
+    """Xavier-normal, as the linear layer over the pixels of a patch that the convolution is."""
+    if isinstance(tokenizer, PatchTokenizer):
+        nn.init.xavier_normal_(tokenizer.proj.weight.flatten(1))
 
 
 SPT_LSA = "SPT + LSA (2112.13492)"

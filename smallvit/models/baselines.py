@@ -128,9 +128,9 @@ def make_baseline(
     """
     try:
         return BASELINES[name](num_classes=num_classes, in_channels=in_channels, **options)
-    except TypeError as error:
-        listed = ", ".join(options)
-        raise ValueError(f"{name} does not take all of the options {listed}: {error}") from error
+    except Exception as error:  # whatever timm's constructors make of an option
+        listed = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise ValueError(f"{name} could not be built with {listed}: {error}") from error
 
 
 def stem_options(name: str, image_size: Size) -> dict[str, Any]:

@@ -72,6 +72,10 @@ def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, 
     )
     captured = train(config(source, *same, "loop.compiled=false"), out=tmp_path / "captured")
     compiled = train(config(source, *same), out=tmp_path / "compiled")
+    unfused = train(
+        config(source, *same, "loop.compiled=false", "loop.fused=false"), out=tmp_path / "unfused"
+    )
+    np.testing.assert_allclose(losses(captured), losses(unfused), rtol=2e-2)
     np.testing.assert_allclose(losses(captured), losses(plain), rtol=1e-3)
     np.testing.assert_allclose(losses(compiled), losses(plain), rtol=2e-2)
     np.testing.assert_allclose(losses(captured, "val"), losses(plain, "val"), rtol=2e-3)

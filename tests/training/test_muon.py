@@ -74,8 +74,9 @@ def test_steps_are_those_of_the_oracle(monkeypatch, last, bf16):
             parameter.grad = given[number].clone(memory_format=torch.preserve_format)
         optimiser.step()
     for parameter, start, given in zip(parameters, starts, gradients, strict=True):
-        pushes = [gradient.double().numpy() for gradient in given]
-        expected = oracle.steps(start.double().numpy(), pushes, lr=0.02, decay=0.5)
+        expected = oracle.steps(
+            start.double().numpy(), [g.double().numpy() for g in given], 0.02, 0.5
+        )
         found = parameter.detach().numpy()
         np.testing.assert_allclose(found, expected, atol=5e-3 if bf16 else 2e-6, rtol=0)
     assert {key for state in optimiser.state.values() for key in state} == {"momentum"}
