@@ -138,8 +138,8 @@ def _facts(
     images = len(dataset.split("train"))
     if steps := leaf(requested, "schedule.steps"):
         epochs, minutes = steps * (leaf(requested, "loop.batch_size") or 64) / max(images, 1), None
-    if minutes is not None:  # the time is that of all folds
-        epochs, minutes = None, minutes / max(leaf(requested, "data.folds") or 1, 1)
+    if minutes is not None:  # the time is that of all trainings
+        epochs, minutes = None, minutes / RunConfig().changed(requested).data.trainings
     if timed and speed is None and epochs is None:
         speed = measure_speed(device)
     pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
@@ -164,6 +164,8 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     config = choice.config
     minutes, size = config.schedule.minutes or 0.0, config.data.image_size
     sentence = f"as many steps as fit into {minutes:g} minutes"
+    if folds := config.data.folds:
+        sentence += f", shared by {folds} folds and the model on all images"
     side = max(size) if isinstance(size, tuple) else size
     price = cost(config.model.name, side) if facts.speed and side else 0.0
     if not facts.speed or not price:

@@ -1,16 +1,22 @@
-"""Cross-validation: one training per fold, and a summary of all."""
+"""Cross-validation: one training per fold, a summary of all, and a model on all images.
+
+The model to use is trained on all images with the settings of the folds, so it is one file and
+costs as much as any run to predict with; an ensemble of the folds would cost as much as all of
+them. No image is left to test it on: the folds, trained on fewer images, estimate its accuracy.
+"""
 
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from smallvit.evaluation import pooled
-from smallvit.files import write_json
+from smallvit.files import write_bytes, write_json
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import EVALUATION, Run, new_folder
+from smallvit.runs.folder import CONFIG, EVALUATION, FINAL, INFO, Run, new_folder
 from smallvit.training.distributed import join_world
 from smallvit.training.loop import resume_command
 from smallvit.training.train import check_writable, resume, train
@@ -25,29 +31,44 @@ def train_folds(
     *,
     out: str | os.PathLike[str] | None = None,
     command: str | None = None,
+    started: float | None = None,
     shown: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """Trains one model per fold into fold-0, fold-1, …; every image is tested once.
+    """Trains one model per fold, then one on all images; every image is tested once.
+
+    They are the runs fold-0, fold-1, … and model in one folder, and `Run.open` of that folder opens
+    the last. `config.yaml` there is the config of all.
+
+    Args:
+        config: What to do; its minutes are those of all trainings together.
+        out: The folder; None takes the next free runs/<data>-<model>-<folds>-folds-<n>.
+        command: For the record: what was typed.
+        started: When the time of `minutes` began, on the clock; None means now.
+        shown: Whether to show progress to a person.
+        clock: Seconds; only their differences count.
 
     Returns:
         The summary, as `folds.json` holds it; without "accuracy" if a stop was requested.
     """
     count, name = config.data.folds, config.model.name
+    started = clock() if started is None else started
+    world = join_world(config.loop.device)
     if out:
         folder = Path(out)
     else:
         source = Path(config.data.source).name
-        world = join_world(config.loop.device)
         folder = new_folder(source, f"{name}-{count}-folds")
         # Created at once: another command may take the next number.
         while world.leads and not _created(folder):
             folder = new_folder(source, f"{name}-{count}-folds")
         folder = world.agree(folder)
-    check_writable(folder)
-    if config.schedule.minutes is not None:  # the time is that of all folds
-        minutes = config.schedule.minutes / count
-        config = replace(config, schedule=replace(config.schedule, minutes=minutes))
-    return _train_missing(folder, config, command, shown)
+    with world.first():
+        check_writable(folder)
+        if world.leads:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(folder / CONFIG, config.to_yaml().encode())
+    return _train_missing(folder, config, command, shown=shown, started=started, clock=clock)
 
 
 def _created(folder: Path) -> bool:
@@ -58,29 +79,80 @@ def _created(folder: Path) -> bool:
     return True
 
 
+def config_of_folds(folder: str | os.PathLike[str]) -> RunConfig | None:
+    """What a cross-validation began with; None where the folder is something else."""
+    path = Path(folder)
+    if (path / INFO).is_file():
+        return None
+    if (path / CONFIG).is_file():
+        config = RunConfig.from_yaml((path / CONFIG).read_text(encoding="utf-8"), str(path))
+        return config if config.data.folds else None
+    # Older versions wrote no config beside the folds.
+    return Run.open(path / "fold-0").config if (path / "fold-0" / INFO).is_file() else None
+
+
 def resume_folds(folder: Path, *, download: bool = False, shown: bool = True) -> dict[str, Any]:
-    """Goes on with a cross-validation: finishes a fold that was stopped, trains those missing."""
-    first = Run.open(folder / "fold-0")
-    config = replace(first.config, data=replace(first.config.data, download=download))
-    return _train_missing(folder, config, first.info.get("command", ""), shown, download)
+    """Goes on with a cross-validation: finishes a training that was stopped, and does the others.
+
+    Raises:
+        ValueError: The folder is something else.
+    """
+    config = config_of_folds(folder)
+    if config is None:
+        raise ValueError(f"{folder} is not the folder of a cross-validation")
+    config = replace(config, data=replace(config.data, download=download))
+    first = folder / "fold-0"
+    command = Run.open(first).info.get("command", "") if (first / INFO).is_file() else ""
+    return _train_missing(folder, config, command, shown=shown, download=download)
 
 
 def _train_missing(
-    folder: Path, config: RunConfig, command: str | None, shown: bool, download: bool = False
+    folder: Path,
+    config: RunConfig,
+    command: str | None,
+    *,
+    shown: bool,
+    download: bool = False,
+    started: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    for fold in range(config.data.folds):
-        target = folder / f"fold-{fold}"
+    count, minutes = config.data.folds, config.schedule.minutes
+    started = clock() if started is None else started
+    if minutes is not None:  # the time is that of all trainings
+        minutes /= config.data.trainings
+        config = replace(config, schedule=replace(config.schedule, minutes=minutes))
+    trained = 0
+    for number in range(config.data.trainings):
+        final = number == count
+        target = folder / (FINAL if final else f"fold-{number}")
         if shown:
-            logger.info("fold %d of %d", fold + 1, config.data.folds)
-        if not target.exists():
-            data = replace(config.data, fold=fold)
-            run = train(replace(config, data=data), out=target, command=command, shown=shown)
+            logger.info("a model on all images" if final else f"fold {number + 1} of {count}")
+        if not (target / INFO).is_file():
+            each = _on_all_images(config) if final else _on_fold(config, number)
+            # Every training has its own share of the time, whatever those before it took.
+            since = started + trained * 60 * (minutes or 0)
+            run = train(each, out=target, command=command, started=since, shown=shown, clock=clock)
+            trained += 1
         elif not (run := Run.open(target)).finished:
             run = resume(target, download=download, shown=shown)
         if not run.finished:
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}
-    return summarise(folder)
+    summary = summarise(folder)
+    if join_world(config.loop.device).leads:
+        known = {key: summary[key] for key in ("folds", "tested", "accuracy")}
+        run.note(cross_validation=known)
+    return {**summary, "model": str(run.folder), "images": run.info["data"]["counts"]["train"]}
+
+
+def _on_fold(config: RunConfig, number: int) -> RunConfig:
+    return replace(config, data=replace(config.data, fold=number))
+
+
+def _on_all_images(config: RunConfig) -> RunConfig:
+    """The same without a test split; also without validation, unless it was requested."""
+    data = replace(config.data, folds=0, fold=0, val=config.data.val or 0.0, test=0.0)
+    return replace(config, data=data)
 
 
 def summarise(folder: Path) -> dict[str, Any]:
@@ -104,7 +176,7 @@ def summarise(folder: Path) -> dict[str, Any]:
 
 
 def tell_summary(summary: Mapping[str, Any]) -> list[str]:
-    """A summary in a few lines."""
+    """A summary in a few lines, and which model to use."""
     pooled = summary["accuracy"]
     each = ", ".join(f"{100 * value:.1f}" for value in summary["accuracy_by_fold"])
     lines = [
@@ -116,4 +188,9 @@ def tell_summary(summary: Mapping[str, Any]) -> list[str]:
     for name in ("precision", "recall", "f1"):
         mean, std = summary[f"{name}_mean"], summary[f"{name}_std"]
         lines.append(f"{name} {100 * mean:.1f} ± {100 * std:.1f} (mean over classes)")
+    if "model" in summary:
+        lines.append(
+            f"the model to use was trained on all {summary['images']:,} images with the same "
+            "settings; no image is left to test it on, so the folds estimate its accuracy"
+        )
     return lines
