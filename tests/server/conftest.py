@@ -15,7 +15,7 @@ LIMITS = Limits(upload=300_000, pixels=200_000)
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor.open(untrained(tmp_path_factory.mktemp("run") / "run"), "cpu")
+    return Predictor.open(untrained(tmp_path_factory.mktemp("run", sharpness=30) / "run"), "cpu")
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def image_of(body: dict) -> Image.Image:
 
 @pytest.mark.parametrize("fit", ["letterbox", "crop", "stretch"])
 def test_a_map_is_the_image_with_heat(fit: str, tmp_path: Path) -> None:
-    predictor = Predictor.open(untrained(tmp_path / "run", fit=fit), "cpu")
+    predictor = Predictor.open(untrained(tmp_path / "run", fit=fit, sharpness=30), "cpu")
     with served(predictor) as address:
         for size in ((90, 60), (60, 90), (1200, 700), (5, 5), (300, 1)):
             file = io.BytesIO()
@@ -95,11 +95,11 @@ def test_attention_that_is_even_is_not_shown_as_a_finding(tmp_path: Path) -> Non
         body = predict_file(predictor, photo_bytes(3), top=1, explain=True, pixels=10**6)
         return body["map"]["kind"], body["map"]["note"]
 
-    predictor = Predictor.open(untrained(tmp_path / "run"), "cpu")
+    predictor = Predictor.open(untrained(tmp_path / "run", sharpness=30), "cpu")
     assert explained(predictor) == ("attention", "")
     sharpen(predictor.model, 0.0)
     assert explained(predictor) == ("gradient", SAYS_EVEN)
-    wide = Predictor.open(untrained(tmp_path / "wide", "hct_s_p8"), "cpu")
+    wide = Predictor.open(untrained(tmp_path / "wide", "hct_s_p8", sharpness=30), "cpu")
     assert receptive_field(wide.model) >= max(wide.card.image_size)
     assert explained(wide) == ("gradient", SAYS_WHOLE)
 

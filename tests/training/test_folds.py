@@ -16,6 +16,8 @@ from smallvit.runs.config import DataConfig, RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import folds_of
 from smallvit.training.folds import resume_folds, tell_summary, train_folds
+from smallvit.transfer.inputs import inputs_of
+from smallvit.transfer.start import start_from
 from tests.training.makers import Clock, make_images, tiny, weights
 
 
@@ -144,6 +146,10 @@ def test_the_folder_of_folds_is_a_model_for_every_command(crossed, tmp_path):
     done = invoke("explain", folder, tmp_path / "one.png", "--out", tmp_path / "maps")
     assert done.exit_code == 0, done.output
     assert list((tmp_path / "maps").glob("*.png"))
+    assert inputs_of(folder) == inputs_of(folder / "model") != inputs_of("nowhere")
+    shape = {"num_classes": 3, "image_size": 16, "in_channels": 3}
+    started = start_from(str(folder), **shape)[0].state_dict()
+    assert all(torch.equal(started[name], tensor) for name, tensor in weights(folder).items())
 
 
 def test_evaluating_a_cross_validation_tests_every_image_by_the_fold_that_had_not_seen_it(
