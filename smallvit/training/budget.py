@@ -152,6 +152,6 @@ def _measure(
     per_image = (clock() - started) / max(count, 1)
     validated, tested = (len(dataset.splits.get(name, ())) for name in ("val", "test"))
     # After the last step the validation images come once more, and some of them for calibration.
-    end = (validated + min(validated, CALIBRATED)) * per_image + tested * _STATISTICS + _WRITING
-    per_step = max(sum(times) / len(times), 1e-9)
-    return per_step, validated * per_image, end, tested * per_image
+    end = validated * per_image + tested * _STATISTICS + _WRITING
+    test = (min(validated, CALIBRATED) + tested) * per_image
+    return max(sum(times) / len(times), 1e-9), validated * per_image, end, test

@@ -270,17 +270,12 @@ class Classification(Objective):
         """The temperature that fits the validation split, and all numbers of the test split."""
         facts: dict[str, Any] = {}
         if "val" in dataset.splits:
-            chosen = _chosen(len(dataset.split("val")), CALIBRATED)
-            logits = self.logits(dataset, "val", world, "fp32", chosen)
+            logits, chosen = self._in_time(dataset, "val", world, late, most=CALIBRATED)
             facts["temperature"] = safe_temperature(logits, dataset.labels("val")[chosen])
         if "test" not in dataset.splits:
             return facts, None
+        logits, tested = self._in_time(dataset, "test", world, late)
         count, names = len(dataset.split("test")), dataset.split("test").names
-        tested = np.arange(count)
-        if late is None:
-            logits = self.logits(dataset, "test", world, "fp32")  # as `evaluate` does
-        else:
-            logits, tested = self._test_in_time(dataset, world, late)
         if len(tested) < count:
             facts["tested"] = len(tested)
             if world.leads:
@@ -299,21 +294,29 @@ class Classification(Objective):
             names=[names[index] for index in tested] if names else names,
         )
 
-    def _test_in_time(
-        self, dataset: Dataset, world: World, late: Callable[[], bool]
+    def _in_time(
+        self,
+        dataset: Dataset,
+        split: str,
+        world: World,
+        late: Callable[[], bool] | None,
+        most: int | None = None,
     ) -> tuple[Float32[np.ndarray, "N K"], Int64[np.ndarray, " N"]]:
-        """Logits of as many test images as there is time for, and which those are."""
-        order = _chosen(len(dataset.split("test")))
+        """Logits as `evaluate` gives them, of as many images as wanted and in time, and which."""
+        count = len(dataset.split(split))
+        if late is None and (most is None or count <= most):
+            return self.logits(dataset, split, world, "fp32"), np.arange(count)
+        order = np.random.default_rng(0).permutation(count)[:most]
         parts: list[Float32[np.ndarray, "N K"]] = []
         for start in range(0, len(order), _BATCH * world.size):
-            if parts and late():
+            if parts and late is not None and late():
                 break
             part = order[start : start + _BATCH * world.size]
-            parts.append(self.logits(dataset, "test", world, "fp32", part))
+            parts.append(self.logits(dataset, split, world, "fp32", part))
         logits = np.concatenate(parts)
-        tested = order[: len(logits)]
-        sorted_by = tested.argsort()
-        return logits[sorted_by], tested[sorted_by]
+        chosen = order[: len(logits)]
+        by_number = chosen.argsort()
+        return logits[by_number], chosen[by_number]
 
     def logits(
         self,
@@ -341,11 +344,6 @@ class Classification(Objective):
         for rank, part in enumerate(world.gather(share)):
             logits[rank :: world.size] = part
         return logits
-
-
-def _chosen(count: int, most: int | None = None) -> Int64[np.ndarray, " n"]:
-    """Numbers of some images, chosen at random, or of all in random order; always the same."""
-    return np.random.default_rng(0).permutation(count)[:most]
 
 
 def find_objective(name: str) -> type[Objective]:

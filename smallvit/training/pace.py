@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 _SLOWER = 3.0  # times that the end may take as long as expected, and still be in time
 _LATE = 0.035  # of the time, by which it may then be late; 0.05 is promised
-_LEAST = 0.2  # of the test, which is then not cut
+_LEAST = 0.1  # of the test, which is then not cut
 _CUT = 0.02  # of the time, after which the test is cut short
 _MARGIN = 0.015  # of the time, for what was not measured
 _SECONDS = 2.5  # between two plans, at most
@@ -26,7 +26,7 @@ class Pace:
         step_seconds: Of one step, as last measured.
         validation: Of one validation, in steps.
         end: Of everything after the last step but the test, in steps.
-        test: Of the test, in steps; it is cut short where the time is over.
+        test: Of calibration and test, in steps; they are cut short where the time is over.
         every: Steps between validations.
         clock: Seconds; only their differences count.
         fastest: The least seconds of a step so far.

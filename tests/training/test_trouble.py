@@ -210,7 +210,7 @@ def test_another_speed_is_another_plan(source, tmp_path, monkeypatch, logged, la
     assert opened.config == run.config
     path = run.folder / "config.yaml"
     path.write_text(path.read_text().replace("batch_size: ", "batch_size: 1"))
-    with pytest.raises(ValueError, match="was edited after the run began: loop.batch_size"):
+    with pytest.raises(ValueError, match=r"was edited after the run began: loop.batch_size"):
         Run.open(run.folder)
     if ended == "finished":
         rates = [line["lr"] for line in run.log() if line["kind"] == "train"]
