@@ -286,6 +286,8 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
         ("train {source} --recipe autos", "autos"),
         ("train {source} --set optim.lr", "write path=value"),
         ("train {source} --epochs 1 --minutes 1", "not both"),
+        ("train {source} --epochs 0", "epochs is 0.0: give a number above 0"),
+        ("train {source} --minutes 0", "minutes is 0.0: give a number above 0"),
         ("train {source} --drloc=much", "loss.drloc is 'much'"),
         ("audit", "which data"),
         ("train {source} --set optm.lr=1", "did you mean 'optim'"),

@@ -47,6 +47,7 @@ class Example:
         confidence: The probability of that class.
         image: For an src attribute; empty where it could not be read.
         rollout: The same with the attention rollout over it; empty where there is none.
+        silent: Why there is none although the model has attention; empty elsewhere.
         gradient: The same with the gradient map over it.
     """
 
@@ -57,6 +58,7 @@ class Example:
     confidence: float
     image: str = ""
     rollout: str = ""
+    silent: str = ""
     gradient: str = ""
 
     @property
@@ -263,6 +265,7 @@ def _with_maps(facts: RunFacts, model: "nn.Module", dataset: Dataset) -> RunFact
             rollout=""
             if maps.rollout is None or maps.silent[number]
             else overlaid(image, maps.rollout[number]),
+            silent=maps.silent[number],
             gradient=overlaid(image, maps.gradient[number]),
         )
         examples.append(example)
