@@ -103,9 +103,9 @@ def unique_names(facts: Sequence[RunFacts]) -> tuple[str, ...]:
 
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> tuple[Difference, ...]:
-    """Settings that are not the same everywhere."""
+    """Settings that are not the same everywhere; how a plan changed on the way is not a setting."""
     flat = [dict(_flat(config)) for config in configs]
-    keys = dict.fromkeys(key for config in flat for key in config)
+    keys = dict.fromkeys(key for config in flat for key in config if key != "schedule.plans")
     rows = []
     for key in keys:
         values = [config.get(key, "—") for config in flat]

@@ -13,12 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smallvit.evaluation import pooled
+import numpy as np
+import torch
+
+from smallvit.evaluation import logits_of, pooled
+from smallvit.evaluation.calibration import safe_temperature
 from smallvit.files import write_bytes, write_json
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import CONFIG, EVALUATION, FINAL, INFO, Run, new_folder
+from smallvit.runs.folder import CONFIG, EVALUATION, FINAL, INFO, Run, folds_of, new_folder
 from smallvit.training.distributed import join_world
 from smallvit.training.loop import resume_command
+from smallvit.training.objective import CALIBRATED
 from smallvit.training.train import check_writable, resume, train
 
 logger = logging.getLogger(__name__)
@@ -121,9 +126,13 @@ def _train_missing(
     if minutes is not None:  # the time is that of all trainings
         minutes /= config.data.trainings
         config = replace(config, schedule=replace(config.schedule, minutes=minutes))
-    trained = 0
+    world, trained = join_world(config.loop.device), 0
+    known: dict[str, Any] = {}  # of the model on all images
     for number in range(config.data.trainings):
         final = number == count
+        if final and world.leads:
+            # Before the last training: the time it takes is then part of that training's share.
+            known = _from_folds(folder, world.device, calibrated=not config.data.val)
         target = folder / (FINAL if final else f"fold-{number}")
         if shown:
             logger.info("a model on all images" if final else f"fold {number + 1} of {count}")
@@ -139,10 +148,31 @@ def _train_missing(
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}
     summary = summarise(folder)
-    if join_world(config.loop.device).leads:
-        known = {key: summary[key] for key in ("folds", "tested", "accuracy")}
-        run.note(cross_validation=known)
+    if known:
+        run.note(**known)
     return {**summary, "model": str(run.folder), "images": run.info["data"]["counts"]["train"]}
+
+
+def _from_folds(folder: Path, device: torch.device, *, calibrated: bool) -> dict[str, Any]:
+    """What the folds tell of the model on all images: its accuracy and its temperature.
+
+    No image is left to fit a temperature on, so it is fitted to the predictions of the folds for
+    images that they had not seen; a model with validation images has its own.
+    """
+    summary, folds = summarise(folder), folds_of(folder)
+    known = {"cross_validation": {key: summary[key] for key in ("folds", "tested", "accuracy")}}
+    if not calibrated:
+        return known
+    logits, labels = [], []
+    for fold in folds:
+        dataset, (mean, std) = fold.dataset(), (fold.card.mean, fold.card.std)
+        pixels, truth = dataset.pixels("test"), dataset.labels("test")
+        count = min(len(truth), -(-CALIBRATED // len(folds)))
+        chosen = np.linspace(0, len(truth) - 1, count).round().astype(int)
+        logits.append(logits_of(fold.model(), pixels[chosen], mean=mean, std=std, device=device))
+        labels.append(truth[chosen])
+    temperature = safe_temperature(np.concatenate(logits), np.concatenate(labels))
+    return {**known, "temperature": temperature}
 
 
 def _on_fold(config: RunConfig, number: int) -> RunConfig:

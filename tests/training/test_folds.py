@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 import smallvit
 from smallvit.cli import app
 from smallvit.data import load_data
+from smallvit.evaluation import logits_of
+from smallvit.evaluation.calibration import safe_temperature
 from smallvit.runs import Run
 from smallvit.runs.config import DataConfig, RunConfig
 from smallvit.runs.dataset import open_data
@@ -99,7 +101,7 @@ def crossed(tmp_path_factory):
     np.savez(folder / "sixty.npz", images=images, labels=labels)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SMALLVIT_CACHE", str(folder / "cache"))
-        config = tiny(folder / "sixty.npz", "data.folds=2", steps=3, batch=16)
+        config = tiny(folder / "sixty.npz", "data.folds=2", steps=30, batch=16)
         summary = train_folds(config, out=folder / "cross", shown=False)
     return folder / "cross", summary, images
 
@@ -114,7 +116,7 @@ def test_folds_end_with_a_model_on_all_images(crossed):
     assert run.folder == folder / "model"
     assert run.finished
     assert run.info["data"]["counts"] == {"train": 60}
-    assert run.config.schedule.steps == Run.open(folder / "fold-0").config.schedule.steps == 3
+    assert run.config.schedule.steps == Run.open(folder / "fold-0").config.schedule.steps == 30
     assert run.info["cross_validation"] == {
         key: summary[key] for key in ("folds", "tested", "accuracy")
     }
@@ -173,6 +175,20 @@ def test_evaluating_a_cross_validation_tests_every_image_by_the_fold_that_had_no
             smallvit.evaluate(alone)
     finally:
         alone.rename(folder / "model")
+
+
+def test_the_temperature_is_that_of_what_the_folds_predict(crossed):
+    folder = crossed[0]
+    logits, labels = [], []
+    for fold in folds_of(folder):
+        dataset, card = fold.dataset(), fold.card
+        assert card.temperature == 1
+        pixels = dataset.pixels("test")
+        logits.append(logits_of(fold.model(), pixels, mean=card.mean, std=card.std, device="cpu"))
+        labels.append(dataset.labels("test"))
+    fitted = safe_temperature(np.concatenate(logits), np.concatenate(labels))
+    assert Run.open(folder).card.temperature == pytest.approx(fitted)
+    assert fitted != 1
 
 
 def test_the_report_of_folds_names_the_model_and_that_of_the_model_the_folds(crossed):
