@@ -63,7 +63,7 @@ ROWS = {
 _REPEATS = 3
 #: Kinds of kernels by their names, the first that fits; the rest is elementwise.
 KINDS = {
-    "attention": r"^(forward|backward|backward_tiled)$|flash|fmha|attention",
+    "attention": r"^(forward|backward|backward_tiled)$|^talking_|flash|fmha|attention",
     "optimiser": r"multi_tensor_apply|adam",
     "convolution": r"conv|cudnn|wgrad2d|dgrad2d|nchw|nhwc",
     "matmul": r"gemm|nvjet|cutlass|cublas|splitk|_mm",
@@ -198,8 +198,6 @@ def main() -> None:
         for name in args.models.split(","):
             for batch in sorted(batches, reverse=True):
                 for row in rows:
-                    if name.startswith("cait") and row == "plain":
-                        continue  # talking heads are never fused
                     profiled = args.profile and row == "fused" and batch == max(batches)
                     jobs[f"{name} {batch} {row}"] = (source, name, batch, row, profiled)
         results = run_all(prepare, jobs, patience=args.patience)

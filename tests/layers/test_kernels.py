@@ -19,6 +19,7 @@ from smallvit.layers.kernels import Windows, fused, fused_attention, fusible, pl
 from smallvit.layers.kernels.fused import exporting
 from smallvit.layers.kernels.operator import attention
 from smallvit.layers.kernels.plain import keep_mask, philox
+from smallvit.layers.kernels.talking_operator import talking_attention
 from smallvit.layers.soft_split import ValueAttention
 from smallvit.layers.windows import WindowAttention, shift_mask
 from tests.arrays import arrays, assert_equal, noise, scramble
@@ -53,7 +54,7 @@ class Case:
 
     def __init__(
         self, batch, tokens, heads, width, *, windows=None, size=1.0, tempered=True, biased=False,
-        masked=True, dropout=0.0, dtype=torch.float32, seed=0, device="cpu",
+        masked=True, dropout=0.0, talking=False, dtype=torch.float32, seed=0, device="cpu",
     ):  # fmt: skip
         generator = torch.Generator().manual_seed(seed)
         n = windows.tokens if windows else tokens
@@ -65,20 +66,24 @@ class Case:
         self.scale = (draw(heads).abs() + 0.1) * width**-0.5 if tempered else width**-0.5
         self.bias = draw(heads, n, n) if biased else None
         self.grad = draw(batch, tokens, heads * width)
+        self.mixing = {key: draw(heads, heads) for key in ("before", "after")} if talking else {}
         self.heads = heads
         self.options = {"masked": masked, "windows": windows, "dropout": dropout}
 
     def run(self, function, dtype=None):
         """Output and the gradients of all that have one, by name."""
         dtype = dtype or self.qkv.dtype
-        given = {"qkv": self.qkv, "scale": self.scale, "bias": self.bias}
+        given = {"qkv": self.qkv, "scale": self.scale, "bias": self.bias, **self.mixing}
         leaves = {
             name: value.detach().to(dtype).requires_grad_()
             for name, value in given.items()
             if isinstance(value, torch.Tensor)
         }
         seed = SEED.to(self.qkv.device)
-        y = function(num_heads=self.heads, seed=seed, **given | leaves, **self.options)
+        arguments = given | leaves
+        if self.mixing:
+            arguments["mixing"] = (arguments.pop("before"), arguments.pop("after"))
+        y = function(num_heads=self.heads, seed=seed, **arguments, **self.options)
         y.backward(self.grad.to(dtype))
         return {"out": y.detach()} | {name: leaf.grad for name, leaf in leaves.items()}
 
@@ -118,7 +123,13 @@ CASES = {
     "rolled both": {"shape": (1, 36, 2, 16), "windows": Windows(6, 6, 3, 3, 1, 1), "biased": True},
     "tiles": {"shape": (1, 150, 1, 16), "biased": True, "dropout": 0.1},
     "long": {"shape": (1, 257, 1, 16)},
+    "talking": {"shape": (2, 20, 3, 16), "talking": True},
+    "talking, dropout": {"shape": (2, 18, 2, 20), "talking": True, "dropout": 0.3},
+    "talking, cait": {"shape": (1, 64, 4, 64), "talking": True, "tempered": False},
+    "talking, tiles": {"shape": (1, 97, 2, 16), "talking": True, "dropout": 0.1},
+    "talking, unmasked": {"shape": (1, 33, 5, 17), "talking": True, "masked": False},
 }
+HALF = ["vit", "dropout", "rolled", "tiles"]
 
 
 @here
@@ -136,11 +147,13 @@ class TestNumbers:
         shape = [int(random.integers(1, high)) for high in (4, 48, 4)]
         flags = {name: bool(random.integers(2)) for name in ("tempered", "biased", "masked")}
         dropout = float(random.choice([0.0, 0.1, 0.5]))
-        case = Case(*shape, int(random.integers(16, 70)), seed=seed, dropout=dropout, **flags)
-        assert_exact(case)
+        width = int(random.integers(16, 70))
+        assert_exact(Case(*shape, width, seed=seed, dropout=dropout, **flags))
+        flags["biased"] = False
+        assert_exact(Case(*shape, width, seed=seed, dropout=dropout, talking=True, **flags))
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("name", ["vit", "dropout", "rolled", "tiles"])
+    @pytest.mark.parametrize("name", [*HALF, "talking, dropout", "talking, tiles"])
     def test_half_precision_is_no_further_than_the_twin(self, dtype, name):
         options = dict(CASES[name])
         case = Case(*options.pop("shape"), dtype=dtype, **options)
@@ -150,9 +163,10 @@ class TestNumbers:
             assert ours[key].dtype == dtype
             assert_no_further(ours[key], plain[key], value, key)
 
+    @pytest.mark.parametrize("talking", [False, True])
     @pytest.mark.parametrize("tokens", [18, 40])
-    def test_extreme_scores(self, tokens):
-        case = Case(1, tokens, 2, 16, size=100.0, tempered=True)
+    def test_extreme_scores(self, tokens, talking):
+        case = Case(1, tokens, 2, 16, size=100.0, tempered=True, talking=talking)
         scores = case.qkv[..., :32].abs().max() ** 2 * case.scale.max() * 16
         assert scores > 1e4
         exact = case.run(plain_attention, torch.float64)
@@ -189,6 +203,30 @@ class TestNumbers:
                 case.grad, case.qkv, out, lse, *given[1:], task, sloped=False, plan=Plan(16, 16, 1)
             )
 
+    def test_blocks_change_nothing_in_talking_heads(self):
+        from smallvit.layers.kernels.talking_launch import (
+            Plan,
+            TalkingPlans,
+            TalkingTask,
+            launch_talking,
+            launch_talking_backward,
+        )
+
+        case, task = Case(2, 40, 2, 16, talking=True), TalkingTask(2, True, 0.4)
+        given = (*case.mixing.values(), SEED, task)
+        results = []
+        for plans in [
+            TalkingPlans(Plan(16, 16, 1), Plan(16, 32, 1), Plan(64, 16, 1)),
+            TalkingPlans(Plan(32, 64, 1), Plan(64, 16, 1), Plan(16, 32, 1)),
+            TalkingPlans(Plan(64, 32, 1), Plan(16, 64, 1), Plan(32, 64, 1)),
+        ]:
+            out, lse = launch_talking(case.qkv, *given, plans)
+            dqkv, parts = launch_talking_backward(case.grad, case.qkv, lse, *given, plans)
+            results.append([out, lse, dqkv, parts.sum(0)])
+        for other in results[1:]:
+            for ours, first in zip(other, results[0], strict=True):
+                torch.testing.assert_close(ours, first, rtol=1e-4, atol=2e-5)
+
 
 @here
 class TestPromises:
@@ -201,6 +239,17 @@ class TestPromises:
         assert torch.equal(ours["out"], case.qkv[..., 64:])
         assert not ours["qkv"][..., :64].any()
         assert not ours["scale"].any()
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_a_single_token_of_talking_heads(self, masked):
+        case = Case(2, 1, 2, 16, masked=masked, talking=True)
+        ours = case.run(fused_attention)
+        heard = case.mixing["after"].sum(0).repeat_interleave(16)  # every weight is 1
+        torch.testing.assert_close(ours["out"], case.qkv[..., 64:] * heard)
+        assert not ours["qkv"][..., :64].any()
+        assert not ours["scale"].any()
+        assert not ours["before"].any()
+        assert_exact(case)
 
     @pytest.mark.parametrize("tokens", [40, 150])
     def test_dropout_mask_is_the_twins(self, tokens):
@@ -222,7 +271,7 @@ class TestPromises:
         torch.manual_seed(0)
         assert torch.equal(first, fused_attention(qkv, 1, scale=1.0, dropout=0.5))
 
-    @pytest.mark.parametrize("name", ["dropout", "rolled", "tiles"])
+    @pytest.mark.parametrize("name", ["dropout", "rolled", "tiles", "talking", "talking, tiles"])
     def test_writes_everything_and_reads_nothing_else(self, name, monkeypatch):
         options = dict(CASES[name])
         case = Case(*options.pop("shape"), **options)
@@ -252,7 +301,7 @@ class TestPromises:
         for key, value in case.run(fused_attention).items():
             assert torch.equal(value, expected[key]), key
 
-    @pytest.mark.parametrize("name", ["dropout", "rolled"])
+    @pytest.mark.parametrize("name", ["dropout", "rolled", "talking, dropout"])
     def test_the_same_every_time(self, name):
         options = dict(CASES[name])
         case = Case(*options.pop("shape"), **options)
@@ -269,8 +318,22 @@ class TestPromises:
             attention, (*leaves, seed, 2, 1.0, True, dropout, [1, 18, 1, 18, 0, 0])
         )
 
-    def test_compiles_in_one_piece(self):
-        case = Case(2, 18, 2, 16, biased=True, dropout=0.2)
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    @pytest.mark.parametrize("dropout", [0.0, 0.2])
+    def test_talking_operator_keeps_torchs_rules(self, dropout):
+        case = Case(2, 18, 2, 16, talking=True)
+        leaves = [x.requires_grad_() for x in (case.qkv, *case.mixing.values())]
+        seed = SEED if dropout else None
+        torch.library.opcheck(talking_attention, (*leaves, seed, 2, True, dropout))
+
+    def test_talking_heads_refuse_a_bias(self):
+        case = Case(1, 9, 1, 16, biased=True, talking=True)
+        with pytest.raises(ValueError, match="talking heads with a bias or windows"):
+            case.run(fused_attention)
+
+    @pytest.mark.parametrize("kind", [{"biased": True}, {"talking": True}])
+    def test_compiles_in_one_piece(self, kind):
+        case = Case(2, 18, 2, 16, dropout=0.2, **kind)
         expected = case.run(fused_attention)
         torch._dynamo.reset()
         compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
@@ -292,6 +355,16 @@ def test_twin_is_the_oracle():
     for image, ours in zip(qkv, y, strict=True):
         q, k, v = oracle.heads_of(image.numpy(), 2, 3)
         weights = oracle.weights_of(q, k, scale.numpy(), masked=True, bias=bias.numpy())
+        assert_equal(ours, np.concatenate([weights[head] @ v[head] for head in range(2)], -1))
+
+
+def test_twin_with_talking_heads_is_the_oracle():
+    qkv, before, after = noise(2, 5, 24), noise(2, 2, seed=2), noise(2, 2, seed=3)
+    y = plain_attention(qkv, 2, scale=0.5, masked=True, mixing=(before, after))
+    for image, ours in zip(qkv, y, strict=True):
+        q, k, v = oracle.heads_of(image.numpy(), 2, 3)
+        mixing = {"before": before.numpy(), "after": after.numpy()}
+        weights = oracle.weights_of(q, k, 0.5, masked=True, **mixing)
         assert_equal(ours, np.concatenate([weights[head] @ v[head] for head in range(2)], -1))
 
 
@@ -340,6 +413,7 @@ def test_dropout_needs_a_seed():
 LAYERS = {
     "plain": lambda: Attention(32, 2, head_dim=16, qkv_bias=True),
     "local": lambda: LSA(32, 2, head_dim=17),
+    "talking": lambda: LSA(32, 2, head_dim=16, talking=True),
     "tokens to token": lambda: ValueAttention(32, 1, head_dim=16, out_dim=16, scale=0.2),
     "windows": lambda: WindowAttention(32, 2, grid=(4, 6), window=2, temperature=True),
     "rolled": lambda: WindowAttention(32, 2, grid=(6, 6), window=3, shifted=True, masked=True),
