@@ -14,9 +14,17 @@ import numpy as np
 import pytest
 import torch
 
+from smallvit.augment.randomness import uniform
 from smallvit.layers.attention import LSA, Attention
-from smallvit.layers.kernels import Windows, fused, fused_attention, fusible, plain_attention
-from smallvit.layers.kernels.fused import exporting
+from smallvit.layers.kernels import (
+    Windows,
+    exporting,
+    fused,
+    fused_attention,
+    fusible,
+    plain_attention,
+    uniform_numbers,
+)
 from smallvit.layers.kernels.operator import attention
 from smallvit.layers.kernels.plain import keep_mask, philox
 from smallvit.layers.kernels.talking_operator import talking_attention
@@ -35,7 +43,7 @@ here = pytest.mark.skipif(not INTERPRETED, reason="runs in test_under_the_interp
 
 @pytest.mark.skipif(INTERPRETED, reason="is in that process")
 @pytest.mark.skipif(not TRITON, reason="needs Triton, and it is not installed")
-@pytest.mark.parametrize("part", ["TestNumbers", "TestPromises"])
+@pytest.mark.parametrize("part", ["TestNumbers", "TestPromises", "TestDraws"])
 def test_under_the_interpreter(part):
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     done = subprocess.run(
@@ -349,6 +357,22 @@ class TestPromises:
         assert torch.equal(y, half)
 
 
+@here
+class TestDraws:
+    """Uniform numbers by position."""
+
+    @pytest.mark.parametrize("count", [1, 4, 39])
+    def test_the_same_bits_as_written_out(self, count):
+        step, positions = torch.tensor(5 * 2**32 + 7), torch.tensor([0, 1, 300, 2**32 - 1])
+        ours = uniform_numbers(SEED[0], step, positions, count)
+        assert torch.equal(ours, uniform(SEED[0], step, positions, count))
+
+    def test_operator_keeps_torchs_rules(self):
+        given = (SEED[0], torch.tensor(3), torch.arange(300), 9)
+        torch.library.opcheck(uniform_numbers, given)
+        assert uniform_numbers(SEED[0], torch.tensor(3), torch.arange(0), 9).shape == (0, 9)
+
+
 def test_twin_is_the_oracle():
     qkv, scale, bias = noise(2, 5, 24), noise(2, seed=2), noise(2, 5, 5, seed=3)
     y = plain_attention(qkv, 2, scale=scale, bias=bias, masked=True)
@@ -458,7 +482,7 @@ def test_a_tracer_takes_the_answer_as_it_is(monkeypatch):
         monkeypatch.setattr(fused, "_known", {torch.device("cpu"): answer})
         torch._dynamo.reset()
         compiled = torch.compile(
-            lambda x: x + 1 if fused._runs_on(x.device) else x, fullgraph=True, backend="eager"
+            lambda x: x + 1 if fused.runs_on(x.device) else x, fullgraph=True, backend="eager"
         )
         assert compiled(torch.zeros(1)).item() == answer
 
@@ -514,6 +538,11 @@ class TestOnGpu:
         assert not torch.equal(first, second)
         torch.manual_seed(0)
         assert torch.equal(first, compiled(qkv, 2, scale=1.0, dropout=0.5))
+
+    def test_draws(self):
+        given = (SEED[0], torch.tensor(7), torch.arange(2**32 - 500, 2**32 + 500))
+        ours = uniform(*(x.cuda() for x in given), 39)
+        assert torch.equal(ours.cpu(), uniform(*given, 39))
 
     @pytest.mark.parametrize("name", LAYERS)
     def test_layers(self, name):
