@@ -8,6 +8,7 @@ backward, AdamW. The images are noise of 32×32 pixels, 100 classes. Rows:
 
 - fused: as it runs by default;
 - regional: `loop.regional=true`, blocks that are alike compiled once;
+- recompute: `loop.recompute=true`, wide activations computed again instead of kept;
 - plain: `loop.fused=false`, torch's own attention;
 - unaugmented, uncaptured, uncompiled: the default without that (uncompiled is uncaptured too).
 
@@ -54,6 +55,7 @@ MODELS = {
 ROWS = {
     "fused": {},
     "regional": {"regional": True},
+    "recompute": {"recompute": True},
     "plain": {"fused": False},
     "unaugmented": {},
     "uncaptured": {"captured": False},

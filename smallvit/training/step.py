@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from smallvit.augment import Augmentation
 from smallvit.data.loader import Batch
 from smallvit.layers.attention import MultiHead
-from smallvit.layers.blocks import Stack
+from smallvit.layers.blocks import Block, Stack
+from smallvit.layers.tokenizers import ConvTokenizer
 from smallvit.runs.checkpoint import below
 from smallvit.runs.config import RunConfig
 from smallvit.training.compiling import wait_for_compiler
@@ -81,8 +82,10 @@ class Stepper:
         self.optimiser = make_optimiser(groups, config.optim)
         self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")
         for module in objective.modules():
-            if isinstance(module, MultiHead):
+            if isinstance(module, MultiHead | ConvTokenizer):
                 module.fused = loop.fused
+            elif isinstance(module, Block):
+                module.recompute = "wide" if loop.recompute else "nothing"
         self.ema: Objective | None = None
         if config.optim.ema:
             self.ema = copy.deepcopy(objective).requires_grad_(False).eval()

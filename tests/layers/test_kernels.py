@@ -21,14 +21,18 @@ from smallvit.layers.kernels import (
     exporting,
     fused,
     fused_attention,
+    fused_pool,
     fusible,
     plain_attention,
+    plain_pool,
     uniform_numbers,
 )
 from smallvit.layers.kernels.operator import attention
 from smallvit.layers.kernels.plain import keep_mask, philox
+from smallvit.layers.kernels.pool import relu_pool
 from smallvit.layers.kernels.talking_operator import talking_attention
 from smallvit.layers.soft_split import ValueAttention
+from smallvit.layers.tokenizers import ConvTokenizer
 from smallvit.layers.windows import WindowAttention, shift_mask
 from tests.arrays import arrays, assert_equal, noise, scramble
 from tests.oracles import attention as oracle
@@ -43,7 +47,7 @@ here = pytest.mark.skipif(not INTERPRETED, reason="runs in test_under_the_interp
 
 @pytest.mark.skipif(INTERPRETED, reason="is in that process")
 @pytest.mark.skipif(not TRITON, reason="needs Triton, and it is not installed")
-@pytest.mark.parametrize("part", ["TestNumbers", "TestPromises", "TestDraws"])
+@pytest.mark.parametrize("part", ["TestNumbers", "TestPromises", "TestDraws", "TestPool"])
 def test_under_the_interpreter(part):
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     done = subprocess.run(
@@ -373,6 +377,76 @@ class TestDraws:
         assert uniform_numbers(SEED[0], torch.tensor(3), torch.arange(0), 9).shape == (0, 9)
 
 
+def pools(function, x, grad):
+    x = x.detach().requires_grad_()
+    y = function(x)
+    return [y.detach(), *torch.autograd.grad(y, x, grad)]
+
+
+def assert_pools(x, grad):
+    ours, exact = pools(fused_pool, x, grad), pools(plain_pool, x.double(), grad.double())
+    assert torch.equal(ours[0].double(), exact[0])
+    # Windows are added in float32, in which the few numbers of a pixel are all but exact.
+    torch.testing.assert_close(ours[1].double(), exact[1], rtol=torch.finfo(x.dtype).eps, atol=1e-6)
+
+
+@here
+class TestPool:
+    """ReLU and max-pool of a map."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("shape", [(2, 5, 8, 8), (1, 130, 7, 4), (3, 1, 1, 1), (2, 3, 2, 9)])
+    @pytest.mark.parametrize("last", [False, True])
+    def test_the_same_numbers_as_the_twin(self, shape, dtype, last):
+        x = noise(*shape).to(dtype)
+        if last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        grad = torch.randn(plain_pool(x).shape, generator=torch.Generator().manual_seed(1))
+        assert_pools(x, grad.to(dtype))
+
+    def test_ties_infinities_and_what_is_no_number(self):
+        x = noise(1, 2, 6, 6).float().round()
+        x[0, 0, 0, 0], x[0, 0, 5, 5], x[0, 1, :3, :3] = torch.nan, torch.inf, -torch.inf
+        grad = torch.ones(1, 2, 3, 3)
+        for ours, plain in zip(*(pools(f, x, grad) for f in (fused_pool, plain_pool)), strict=True):
+            assert torch.equal(ours.nan_to_num(77.0), plain.nan_to_num(77.0))
+
+    def test_writes_everything(self, monkeypatch):
+        x, grad = noise(2, 3, 7, 6).float(), noise(2, 3, 4, 3, seed=1).float()
+        expected, make = pools(fused_pool, x, grad), torch.Tensor.new_empty
+        monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: make(*a, **k).fill_(77))
+        assert all(map(torch.equal, pools(fused_pool, x, grad), expected))
+
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    def test_operator_keeps_torchs_rules(self):
+        torch.library.opcheck(relu_pool, (noise(2, 3, 7, 6).float().requires_grad_(),))
+
+    def test_compiles_in_one_piece(self):
+        x, grad = noise(2, 3, 7, 6).float(), noise(2, 3, 4, 3, seed=1).float()
+        torch._dynamo.reset()
+        compiled = torch.compile(fused_pool, fullgraph=True, backend="aot_eager")
+        for ours, expected in zip(
+            pools(compiled, x, grad), pools(fused_pool, x, grad), strict=True
+        ):
+            assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_convolutions_ask_for_the_pool_they_compute(layers, monkeypatch):
+    layer = scramble(ConvTokenizer(3, 8, kernel=3, layers=layers, stride=1))
+    results = []
+    for there in (False, True):
+        monkeypatch.setattr("smallvit.layers.tokenizers.poolable", lambda x, there=there: there)
+        monkeypatch.setattr("smallvit.layers.tokenizers.fused_pool", plain_pool)
+        y = layer(noise(2, 3, 9, 8))
+        results.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr("smallvit.layers.tokenizers.poolable", lambda x: 1 / 0)
+    layer.fused = False
+    assert torch.equal(layer(noise(2, 3, 9, 8)), results[0][0])
+
+
 def test_twin_is_the_oracle():
     qkv, scale, bias = noise(2, 5, 24), noise(2, seed=2), noise(2, 5, 5, seed=3)
     y = plain_attention(qkv, 2, scale=scale, bias=bias, masked=True)
@@ -538,6 +612,11 @@ class TestOnGpu:
         assert not torch.equal(first, second)
         torch.manual_seed(0)
         assert torch.equal(first, compiled(qkv, 2, scale=1.0, dropout=0.5))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_pool(self, dtype):
+        x, grad = noise(3, 130, 9, 8).to("cuda", dtype), noise(3, 130, 5, 4, seed=1)
+        assert_pools(x, grad.to("cuda", dtype))
 
     def test_draws(self):
         given = (SEED[0], torch.tensor(7), torch.arange(2**32 - 500, 2**32 + 500))

@@ -16,7 +16,7 @@ WIDTHS = range(16, 129)
 #: Talking heads are held at once: how many, and bytes of a token in all of them.
 TALKERS = 8
 TALK_BYTES = 1024
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 _known: dict[torch.device, bool] = {}
@@ -74,7 +74,7 @@ def fusible(
         return False
     return (
         not exporting()
-        and dtype in _DTYPES
+        and dtype in DTYPES
         and qkv.shape[2] // 3 // num_heads in WIDTHS
         and tokens <= LONGEST
         and dropout < 1.0
