@@ -31,8 +31,8 @@ def runs_on(device: torch.device) -> bool:
 
 
 # The answer cannot change while a program runs, so a tracer may take it as it is. (It would trace
-# what functools.cache wraps.) As torch.compiler.assume_constant_result does, which imports the
-# whole tracer: seconds for those who compile nothing.
+# what functools.cache wraps.) This is all that torch.compiler.assume_constant_result does, but that
+# imports the compiler, which takes longer than all of ours.
 runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
