@@ -1,5 +1,6 @@
 """`plan`: from data and requested values to a complete config."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +17,10 @@ from smallvit.runs.dataset import open_data
 from smallvit.text import nearest
 from smallvit.transfer.inputs import inputs_of
 
+logger = logging.getLogger(__name__)
+
 _LEAST = 10  # steps below which nothing is learned
+_PIXELS = 16  # along a side, below which images show little
 _TESTS = 2.5  # images per second of a test over those of training
 _TESTED = 1_000  # images that a test should have at the very least
 _START = 2.0  # seconds before the first step, at the very least
@@ -120,6 +124,9 @@ def _choose(name: str, requested: dict[str, Any], progress: bool, speed: float |
         check_name(config.model.name)
     if config.data.image_size is not None:
         dataset = dataset.sized(config.data.image_size)
+        if min(dataset.image_size) < _PIXELS:
+            size = "×".join(map(str, dataset.image_size))
+            logger.warning("images of %s pixels show little: %d or more are usual", size, _PIXELS)
     if config.data.mean and config.data.std:
         dataset = dataset.normalised(config.data.mean, config.data.std)
     return Plan(config=config, dataset=dataset, audit=result, reasons=reasons)

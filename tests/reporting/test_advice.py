@@ -52,6 +52,9 @@ def test_a_short_training_is_said_where_nothing_else_can_be(tmp_path, steps, sho
         run.info["steps"] = steps
     assert ("short training" in advise(run)) == short
     assert "too little was validated" in advise(run).lower()
+    run = run_with(tmp_path, RISING[:3], [0.5, 0.8, 0.95])
+    run.info["steps"] = 100  # of images that it knows already
+    assert "short training" not in advise(run)
     run = run_with(tmp_path, FLAT, FLAT)
     run.info["steps"] = 100  # with enough validation the curves decide
     assert "short training" not in advise(run)
