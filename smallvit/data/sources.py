@@ -128,7 +128,8 @@ def find(
         if path.exists()
         else f"there is no file, folder or dataset {shown(path)}{_near(path, NAMED)}"
     )
-    raise ValueError(f"{problem}. Datasets by name are {', '.join(NAMED)}")
+    end = "" if problem.endswith("?") else "."
+    raise ValueError(f"{problem}{end} Datasets by name are {', '.join(NAMED)}")
 
 
 def _near(path: Path, named: Iterable[str]) -> str:

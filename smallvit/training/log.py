@@ -82,10 +82,11 @@ class Log:
 
         console = Console(stderr=True)
         # In a narrow terminal the numbers and the time are worth more than cells of the bar.
-        first = [BarColumn(10)] if console.width < _WIDE else []
+        narrow = console.width < _WIDE
         bar = self._stack.enter_context(
             Progress(
-                *(first or [TextColumn("{task.description}"), BarColumn()]),
+                *([] if narrow else [TextColumn("{task.description}")]),
+                BarColumn(10 if narrow else 40),
                 TextColumn("{task.percentage:>3.0f}%"),
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
