@@ -82,9 +82,17 @@ def demo(
 
     typer.echo("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
     planned = plan("fashion-mini", recipe="demo")
+    counts = {name: len(samples) for name, samples in planned.dataset.splits.items()}
+    typer.echo(
+        f"from scratch on {counts['train']:,} of them; {counts['val']:,} choose the weights, and "
+        f"{counts['test']:,} that it never sees test it in the end"
+    )
+    for reason in planned.reasons.values():
+        typer.echo(reason)
     run = _train(planned, planned.config, out)
     _show(run)
-    typer.echo(f"report {report([run.folder])}")
+    typer.echo(f"report, for a browser: {report([run.folder])}")
+    typer.echo("your own images, one folder per class: smallvit train FOLDER")
 
 
 def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
