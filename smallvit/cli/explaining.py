@@ -34,15 +34,14 @@ def explain(
     Writes one PNG per image. Images that cannot be read are named; it is an error only if no image
     can be read.
     """
-    from smallvit.explaining.probes import receptive_field
+    from smallvit.explaining.probes import about_field
     from smallvit.explaining.sheets import explain_files
     from smallvit.runs.folder import Run
     from smallvit.text import shown
 
     opened = Run.open(run)
-    side, (height, width) = receptive_field(opened.model()), opened.image_size
-    if side is not None:
-        typer.echo(f"a token sees {side}×{side} of {height}×{width} pixels before any attention")
+    if field := about_field(opened.model(), opened.image_size):
+        typer.echo(field)
     written = 0
     for each in explain_files(opened, images, out, name=class_, device=device):
         if each.error:
@@ -51,5 +50,7 @@ def explain(
         written += 1
         predicted = f"{shown(each.predicted)}, {each.probability:.1%}"
         typer.echo(f"{shown(each.path)}: {predicted} → {shown(each.sheet or '')}")
+        if each.silent:
+            typer.echo(f"  {each.silent}")
     if not written:
         raise refusal("no image could be read")

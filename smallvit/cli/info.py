@@ -64,7 +64,13 @@ def _lines(card: "Card") -> dict[str, str]:
     }
     if card.accuracy:
         value, low, high = card.accuracy
-        lines["accuracy"] = Estimate(value=value, low=low, high=high).percent + " on test"
+        lines["accuracy"] = Estimate(value=value, low=low, high=high).percent
+        folds = facts.get("folds")
+        lines["accuracy"] += (
+            f" in {folds} folds; this model, trained on all images, was not tested itself"
+            if folds
+            else " on test"
+        )
     if facts.get("steps"):
         lines["steps"] = f"{facts['steps']:,}"
     return lines

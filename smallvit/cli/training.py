@@ -94,7 +94,7 @@ def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
     for reason in planned.reasons.values() if planned else ():
         typer.echo(reason, err=True)
     if config.data.folds:
-        _show_folds(train_folds(config, out=out, command=_command()))
+        _show_folds(train_folds(config, out=out, command=_command(), started=_STARTED))
         return
     run = _train(planned, config, out)
     _show(run)
@@ -116,11 +116,11 @@ def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Ru
 
 
 def _resume(out: Path | None, settings: dict[str, Any]) -> None:
-    from smallvit.config_io import leaf, nested, overlaid
+    from smallvit.config_io import leaf
     from smallvit.runs import Run
     from smallvit.runs.folder import INFO
     from smallvit.training import resume
-    from smallvit.training.folds import resume_folds
+    from smallvit.training.folds import config_of_folds, resume_folds
 
     if out is None:
         runs = [Run.open(path.parent) for path in sorted(Path("runs").glob(f"*/{INFO}"))]
@@ -128,13 +128,8 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
         hint = f"; unfinished are {', '.join(names)}" if names else ""
         raise refusal(f"which run? Give it with --out{hint}")
     download = leaf(settings, "data.download") is True
-    first_fold = out / "fold-0"
-    if (first_fold / INFO).is_file():
-        minutes = leaf(settings, "schedule.minutes")
-        if minutes is not None:  # those of all folds together
-            folds = Run.open(first_fold).config.data.folds
-            settings = overlaid(settings, nested("schedule.minutes", minutes / folds))
-        Run.open(first_fold).config.refuse_changes(settings)
+    if folds := config_of_folds(out):
+        folds.refuse_changes(settings)
         _show_folds(resume_folds(out, download=download))
     else:
         Run.open(out).config.refuse_changes(settings)
@@ -160,9 +155,12 @@ def _show_folds(summary: dict[str, Any]) -> None:
 
     if "accuracy" not in summary:  # it was stopped
         raise typer.Exit(130)
+    if not _is_first_process():
+        return
     for line in tell_summary(summary):
         typer.echo(line)
-    typer.echo(f"run folders in {summary['folder']}")
+    typer.echo(f"run folder {summary['folder']}, for predict, export, serve and the others")
+    typer.echo(f"see why: smallvit report {shlex.quote(summary['folder'])}")
 
 
 def _is_first_process() -> bool:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from smallvit.explaining.overlays import overlay
-from smallvit.explaining.probes import receptive_field, temperatures
+from smallvit.explaining.probes import receptive_field, temperatures, why_silent
 from smallvit.explaining.rollout import Shares, carry
 from smallvit.layers import Features
 from smallvit.layers.pooling import ClassToken, SeqPool
@@ -43,6 +43,7 @@ class Explanation:
             tokens: where the head looks, each query weighted by how much it counts for the output.
             In the last layer that is the row of the class token, or SeqPool's or the plain mean of
             all rows. Each head is scaled on its own.
+        silent: Why an image's rollout shows no place, one text per image; empty where it shows one.
         gradient: What supports the target, on the grid of the rollout, or of the last tokens
             where there is none (at least 8×8).
         grid: Rows and columns of the last tokens.
@@ -51,6 +52,7 @@ class Explanation:
     """
 
     rollout: Float32[np.ndarray, "B h w"] | None
+    silent: tuple[str, ...]
     heads: list[Float32[np.ndarray, "B _M _h _w"]]
     gradient: Float32[np.ndarray, "B _gh _gw"]
     grid: Size
@@ -106,8 +108,10 @@ def explain(
     fine = tuple(max(side, min(_LEAST, limit)) for side, limit in zip(seen.grid, size, strict=True))
     cells = fine if seen.shares is None else seen.shares.places.shape[1:]
     evidence = evidence_for(model, images, classes)
+    rollout = None if seen.shares is None else scaled(seen.shares.places)
     return Explanation(
-        rollout=None if seen.shares is None else scaled(seen.shares.places),
+        rollout=rollout,
+        silent=("",) * len(images) if rollout is None else tuple(why_silent(model, size, rollout)),
         heads=[scaled(each) for each in seen.heads],
         gradient=scaled(F.adaptive_avg_pool2d(evidence, (cells[0], cells[1])).relu()),
         grid=seen.grid,

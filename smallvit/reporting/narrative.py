@@ -1,8 +1,9 @@
 """A run in plain words, and what its accuracy does not show."""
 
-from smallvit.evaluation import Evaluation
+from smallvit.evaluation import Estimate, Evaluation
 from smallvit.reporting.advice import advise
 from smallvit.reporting.facts import RunFacts
+from smallvit.runs import Run
 from smallvit.text import counted, shown, some
 
 
@@ -64,6 +65,20 @@ def _about_training(facts: RunFacts) -> list[str]:
         f"The weights of step {run.info.get('best_step'):,} are kept, the best on "
         f"{counted(counts['val'], 'validation image')}.",
     ]
+
+
+def about_folds(run: Run) -> str:
+    """What the folds say of the model that was trained on all images; empty for other runs."""
+    crossed = run.info.get("cross_validation")
+    if not crossed:
+        return ""
+    accuracy, folds = Estimate(**crossed["accuracy"]), counted(crossed["folds"], "fold")
+    return (
+        f"This model was trained on all images of a cross-validation, so none is left to test it "
+        f"on. Its {folds}, which were trained on fewer images with the same settings, estimate its "
+        f"accuracy: {accuracy.percent} over {counted(crossed['tested'], 'image')}. For the page of "
+        f"the folds: smallvit report {shown(run.folder.parent)}"
+    )
 
 
 def about_result(evaluation: Evaluation) -> str:

@@ -14,9 +14,16 @@ from smallvit.reporting.charts import HEIGHT, WIDTH, calibration, curves, temper
 from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import RunFacts, brief_facts, gather
 from smallvit.reporting.matrix import draw_matrix
-from smallvit.reporting.narrative import about_result, about_run, caveats, duration, unfinished
+from smallvit.reporting.narrative import (
+    about_folds,
+    about_result,
+    about_run,
+    caveats,
+    duration,
+    unfinished,
+)
 from smallvit.reporting.sheet import Sheet
-from smallvit.runs.folder import INFO, Run
+from smallvit.runs.folder import Run, folds_of
 from smallvit.text import shown
 
 if TYPE_CHECKING:
@@ -57,7 +64,7 @@ def report(
         OSError: The file cannot be written.
     """
     listed = [runs] if isinstance(runs, str | os.PathLike | Run) else list(runs)
-    opened = [run for each in listed for run in folds_of(each) or [Run.open(each)]]
+    opened = [run for each in listed for run in _opened(each)]
     if not opened:
         raise ValueError("no run was given: name one run folder or several")
     folders = [run.folder.resolve() for run in opened]
@@ -76,13 +83,9 @@ def report(
     return path
 
 
-def folds_of(run: RunLike) -> list[Run]:
-    """The runs of a cross-validation; none where the folder is something else."""
-    if isinstance(run, Run) or (Path(run) / INFO).is_file():
-        return []
-    folders = [path.parent for path in Path(run).glob(f"fold-*/{INFO}")]
-    folds = [path for path in folders if path.name[5:].isdecimal()]
-    return [Run.open(path) for path in sorted(folds, key=lambda path: int(path.name[5:]))]
+def _opened(run: RunLike) -> list[Run]:
+    """A run, or all folds of a cross-validation."""
+    return (not isinstance(run, Run) and folds_of(run)) or [Run.open(run)]
 
 
 def run_page(facts: RunFacts) -> str:
@@ -95,6 +98,7 @@ def run_page(facts: RunFacts) -> str:
         "evaluation": evaluation,
         "about": about_run(facts),
         "unfinished": unfinished(facts),
+        "crossed": about_folds(run),
         "curves": curves(run, facts.log),
         "record": record(run),
         "config": run.config.to_yaml(),

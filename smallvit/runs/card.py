@@ -43,7 +43,8 @@ class Card:
         config: The run's config.
         versions: Of smallvit and torch: those it was exported with, or for a run trained with.
         facts: What else the run recorded: parameters, steps, numbers of images.
-        accuracy: On the test split, with the ends of its interval; None if it is not known.
+        accuracy: On the test split, or where facts name folds, on all images, each tested by a
+            model that had not seen it; with the ends of its interval. None if it is not known.
     """
 
     classes: tuple[str, ...]

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shlex
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +42,9 @@ WEIGHTS, LAST, EVALUATION, CHECKPOINTS = (
     "checkpoints",
 )
 
+FINAL = "model"
+"""The run of a cross-validation that is trained on all images; `Run.open` finds it there."""
+
 #: Where data lies may change; that it is the same data is checked by its fingerprint.
 _MOVABLE = ("data.source", "data.root", "data.download")
 
@@ -65,7 +69,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: "str | os.PathLike[str] | Run") -> "Run":
-        """Reads a run folder.
+        """Reads a run folder; of a cross-validation, the run that was trained on all images.
 
         Raises:
             ValueError: It is not a run folder, is damaged, or was written by a newer version.
@@ -73,7 +77,14 @@ class Run:
         if isinstance(folder, Run):
             return folder
         path = Path(folder)
+        if not (path / INFO).is_file() and (path / FINAL / INFO).is_file():
+            path = path / FINAL
         if not (path / INFO).is_file():
+            if folds_of(path):
+                raise ValueError(
+                    f"{path} is a cross-validation without its model on all images: train that "
+                    f"with smallvit train --resume --out {shlex.quote(str(path))}"
+                )
             raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
         version = info.get("format")
@@ -146,7 +157,9 @@ class Run:
     def card(self) -> Card:
         """What goes with the weights; the keys of run.json are read here."""
         info, data = self.info, self.info.get("data", {})
+        crossed = info.get("cross_validation")
         try:
+            estimate = crossed["accuracy"] if crossed else {}
             return Card(
                 classes=data["classes"],
                 image_size=data["image_size"],
@@ -162,7 +175,11 @@ class Run:
                     "parameters": info.get("parameters"),
                     "steps": info.get("steps"),
                     "counts": data.get("counts", {}),
+                    **({"folds": crossed["folds"]} if crossed else {}),
                 },
+                accuracy=(estimate["value"], estimate["low"], estimate["high"])
+                if crossed
+                else None,
             )
         except KeyError as error:
             raise ValueError(f"{self.folder / INFO} is damaged: it has no {error}") from error
@@ -378,6 +395,15 @@ def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
     while (root / f"{stem}-{number}").exists():
         number += 1
     return root / f"{stem}-{number}"
+
+
+def folds_of(folder: str | os.PathLike[str]) -> list[Run]:
+    """The runs of a cross-validation, in order; none where the folder is something else."""
+    if (Path(folder) / INFO).is_file():
+        return []
+    folders = [path.parent for path in Path(folder).glob(f"fold-*/{INFO}")]
+    folds = [path for path in folders if path.name[5:].isdecimal()]
+    return [Run.open(path) for path in sorted(folds, key=lambda path: int(path.name[5:]))]
 
 
 def _near(path: Path) -> str:

@@ -22,6 +22,7 @@ from smallvit.runs.checkpoint import Progress, load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
+from smallvit.text import counted
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
 from smallvit.training.compiling import load_compiler
 from smallvit.training.distributed import World, join_world, leave_world, set_determinism
@@ -322,7 +323,7 @@ def _describe_start(run: Run) -> None:
     info, steps, batch = run.info, run.config.schedule.steps or 0, run.config.loop.batch_size
     logger.info(
         f"{info['model']['name']}, {info['parameters']:,} parameters, on {info['device']}: "
-        f"{steps:,} steps of {batch} images, {steps * batch:,} images seen; {run.folder}"
+        f"{counted(steps, 'step')} of {batch} images, {steps * batch:,} in all; {run.folder}"
     )
     for note in info["notes"]:
         logger.info("note: %s", note)

@@ -93,7 +93,7 @@ def start_from(
 def _from_run(path: Path, goal: Name, sizes: dict[str, Any], options: dict[str, Any]) -> Started:
     """A run's folder, or a weights file in it."""
     run = Run.open(path if path.is_dir() else path.parent)
-    file = path / WEIGHTS if path.is_dir() else path
+    file = run.folder / WEIGHTS if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"{run.folder} has no {WEIGHTS}: its training has saved no weights")
     try:

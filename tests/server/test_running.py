@@ -88,7 +88,7 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ImportError, match=r"serving needs uvicorn: pip install 'smallvit\[serve]'"):
+    with pytest.raises(ImportError, match=r"serving needs uvicorn: pip install '.\[serve]'"):
         serve(Gate().predictor)
 
 
