@@ -195,9 +195,12 @@ def read_outcomes(folder: Path) -> list[Outcome]:
 def read_outcome(folder: Path, member: Member) -> Outcome:
     """What the folder holds of one member."""
     failed = read_json(folder / FAILED) if (folder / FAILED).is_file() else {}
-    place = folder / member.folder
-    run = Run.open(place) if (place / INFO).is_file() else None
-    return Outcome(member=member, run=run, error=failed.get(member.name, ""))
+    place, error = folder / member.folder, failed.get(member.name, "")
+    try:
+        run = Run.open(place) if (place / INFO).is_file() else None
+    except ValueError as damage:
+        return Outcome(member=member, error=str(damage))
+    return Outcome(member=member, run=run, error=error)
 
 
 def conduct(

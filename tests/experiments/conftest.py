@@ -86,5 +86,5 @@ def finished_set(folder: Path, run: Run, kind: str, hits_of: dict[str, np.ndarra
     for member in members:
         copied = Path(shutil.copytree(run.folder, folder / member.folder))
         hits = hits_of[member.row][member.seed]
-        (copied / "evaluation.json").write_text(evaluated(hits).to_json())
+        Run.open(copied).save_evaluation(evaluated(hits))
     return runs

@@ -8,6 +8,7 @@ import pytest
 from smallvit.evaluation.power_law import fit_power_law
 from smallvit.experiments import begin, conclude, conduct, curve_set, read_outcomes
 from smallvit.experiments.curve import SHARES, row_name
+from smallvit.runs import Run
 from tests.experiments.conftest import TINY_WORDS, finished_set
 from tests.experiments.test_compare import smallvit
 from tests.reporting.conftest import Page
@@ -56,9 +57,9 @@ def curve_of(folder, run, errors, **how):
     finished_set(folder, run, "curve", rows, rows=facts, budget="4 steps")
     for path in folder.glob("*/run.json"):
         share = next(s for s in errors if path.parent.name.startswith(f"some-with-{100 * s:g}-"))
-        info = json.loads(path.read_text())
-        info["data"]["counts"]["train"] = round(1600 * share)
-        path.write_text(json.dumps(info))
+        run = Run.open(path.parent)
+        counts = {**run.info["data"]["counts"], "train": round(1600 * share)}
+        run.note(data={**run.info["data"], "counts": counts})
     return {round(1600 * share): rows[row_name("some", share)] for share in errors}
 
 
