@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
-from smallvit.formats import sources
+from smallvit.formats import TRUST, sources
 
 
 @app.command()
@@ -32,6 +32,7 @@ def predict(
     flip: Annotated[bool, typer.Option(help="Average with the mirror image.")] = False,
     batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
 ) -> None:
     """Name the classes of images, with calibrated probabilities.
 
@@ -43,7 +44,7 @@ def predict(
 
     if out is not None:
         check_output(out)
-    predictor = Predictor.open(source, device)
+    predictor = Predictor.open(source, device, trust=trust)
     top = min(top, len(predictor.classes))
     progress = out is not None and sys.stderr.isatty()
     rows = predict_paths(

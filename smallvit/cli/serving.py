@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
-from smallvit.formats import sources
+from smallvit.formats import TRUST, sources
 
 
 @app.command()
@@ -20,6 +20,14 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any free one.")] = 8000,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name under which a reverse proxy asks for it, besides this machine's own; "
+            "may be repeated."
+        ),
+    ] = None,
     max_mb: Annotated[float, typer.Option(help="Largest upload in megabytes.")] = 10,
     max_pixels: Annotated[int, typer.Option(help="Largest image in pixels.")] = 50_000_000,
     queue: Annotated[int, typer.Option(help="Images that may wait for the model.")] = 16,
@@ -44,6 +52,14 @@ def serve(
         seconds=seconds,
     )
     try:
-        run_server(source, host=host, port=port, device=device, limits=limits)
+        run_server(
+            source,
+            host=host,
+            port=port,
+            device=device,
+            trust=trust,
+            allow_hosts=allow_host or (),
+            limits=limits,
+        )
     except ImportError as error:
         raise ValueError(str(error)) from error

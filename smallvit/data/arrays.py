@@ -1,16 +1,19 @@
 """.npz files of decoded images, and folders of train.npz, val.npz and test.npz."""
 
+import math
+import zlib
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, is_zipfile
+from zipfile import BadZipFile, ZipFile, ZipInfo, is_zipfile
 
 import numpy as np
 from jaxtyping import UInt8
 
 from smallvit.data.samples import Source
 from smallvit.data.sources import SPLITS, split_name, split_names
-from smallvit.text import shown
+from smallvit.text import shown, some
 
+_NAMES = ("images", "labels", "split", "classes", "class_names")
 _LAYOUT = (
     "expected are the arrays images (uint8, N×H×W or N×H×W×channels), labels (N whole numbers or "
     "names) and optionally split (N names) and classes (names)"
@@ -65,20 +68,23 @@ def _read(path: Path) -> dict[str, Any]:
     if not is_zipfile(path):
         raise ValueError(f"{shown(path)} is not an .npz file: {_LAYOUT}")
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name.lower(): stored[name] for name in stored.files}
-    except (OSError, EOFError, BadZipFile) as error:
+        with ZipFile(path) as archive:
+            members = {
+                each.filename.removesuffix(".npy").lower(): each for each in archive.filelist
+            }
+            arrays = {
+                name: _member(archive, item, f"{name} of {shown(path)}")
+                for name, item in members.items()
+                if name in _NAMES
+            }
+    # The last is raised for members that are encrypted or compressed in another way.
+    except (OSError, EOFError, BadZipFile, zlib.error, RuntimeError) as error:
         raise ValueError(f"{shown(path)} cannot be read as .npz: {error}") from error
-    except ValueError as error:
-        raise ValueError(
-            f"{shown(path)} holds Python objects, and reading them could run code: "
-            f"save plain arrays; {_LAYOUT}"
-        ) from error
     missing = [name for name in ("images", "labels") if name not in arrays]
     if missing:
         raise ValueError(
             f"{shown(path)} has no {' and no '.join(missing)}, but "
-            f"{', '.join(map(shown, arrays)) or 'nothing'}: {_LAYOUT}"
+            f"{some(members, 6) or 'nothing'}: {_LAYOUT}"
         )
     images = _images(arrays["images"], path)
     for name in ("labels", "split"):
@@ -89,14 +95,63 @@ def _read(path: Path) -> dict[str, Any]:
                 f"is ({len(images)},)"
             )
     classes = arrays.get("classes", arrays.get("class_names"))
+    if classes is not None and classes.ndim != 1:
+        raise ValueError(
+            f"classes of {shown(path)} has the shape {classes.shape}; expected is a list of names, "
+            "such as numpy.array(['cat', 'dog'])"
+        )
     return {
         "images": images,
         "labels": arrays["labels"],
-        "split": split_names(arrays["split"].astype(np.str_).tolist(), path)
-        if "split" in arrays
-        else None,
-        "classes": None if classes is None else tuple(shown(str(name)) for name in classes),
+        "split": split_names(_texts(arrays["split"]), path) if "split" in arrays else None,
+        "classes": None if classes is None else tuple(map(shown, _texts(classes))),
     }
+
+
+def _member(archive: ZipFile, item: ZipInfo, title: str) -> np.ndarray:
+    """One array, whose header is read before memory is taken for what it promises."""
+    with archive.open(item) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+        except ValueError as error:
+            raise ValueError(f"{title} is not an array of NumPy's: {_LAYOUT}") from error
+        try:
+            if version == (1, 0):
+                shape, _, kind = np.lib.format.read_array_header_1_0(file)
+            else:
+                shape, _, kind = np.lib.format.read_array_header_2_0(file)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            # Garbage stops NumPy, the tokenizer or the parser, each in its own way.
+            raise ValueError(f"{title} is damaged: its header cannot be read") from error
+        if kind.hasobject:
+            raise ValueError(
+                f"{title} holds Python objects, and reading them could run code: save a plain "
+                f"array; {_LAYOUT}"
+            )
+        promised, held = math.prod(shape) * kind.itemsize, item.file_size - file.tell()
+        if promised != held:
+            raise ValueError(
+                f"{title} is damaged: its header says {promised:,} bytes, shaped {shape}, and "
+                f"{held:,} are there"
+            )
+    try:
+        with archive.open(item) as file:
+            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"{title} is damaged: {error}") from error
+    except MemoryError as error:
+        raise ValueError(
+            f"{title} needs {promised / 1e9:,.1f} GB of memory, and there is not so much: save "
+            "smaller images, or a folder of image files, which are read one by one"
+        ) from error
+    return array
+
+
+def _texts(cells: np.ndarray) -> list[str]:
+    """Names, or numbers as names; bytes are taken for UTF-8."""
+    if cells.dtype.kind == "S":
+        return [cell.decode("utf-8", "surrogateescape") for cell in cells.tolist()]
+    return [str(cell) for cell in cells.tolist()]
 
 
 def _images(images: np.ndarray, path: Path) -> UInt8[np.ndarray, "N H W C"]:
@@ -122,7 +177,7 @@ def _labels(
 ) -> tuple[list[str], bool]:
     """Labels as names, and whether they were numbers."""
     if labels.dtype.kind in "US":
-        return [shown(name) for name in labels.astype(np.str_).tolist()], False
+        return [shown(name) for name in _texts(labels)], False
     if labels.dtype.kind not in "iu":
         blank = (
             " with NaN among them" if labels.dtype.kind == "f" and np.isnan(labels).any() else ""

@@ -51,6 +51,7 @@ class Dataset:
         official: Whether the splits are those of a published benchmark.
         notes: What was left out or is odd, one sentence each.
         dropped: Names of unreadable images that were left out by request.
+        normalisation: Mean and standard deviation that stand in for those of the training images.
     """
 
     source: str
@@ -65,6 +66,7 @@ class Dataset:
     official: bool = False
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
         check_fit(self.fit)
@@ -98,6 +100,19 @@ class Dataset:
         """The same with images of that size."""
         return replace(self, chosen_size=as_size(image_size), fit=fit or self.fit)
 
+    def normalised(self, mean: Sequence[float], std: Sequence[float]) -> "Dataset":
+        """The same with `statistics` that are given, such as those of pretrained weights.
+
+        Raises:
+            ValueError: There is not one of each per channel, or a deviation is not above 0.
+        """
+        if not len(mean) == len(std) == self.channels or min(std) <= 0:
+            raise ValueError(
+                f"mean is {tuple(mean)} and std {tuple(std)}: expected one of each for the "
+                f"{self.channels} channels, and deviations above 0"
+            )
+        return replace(self, normalisation=(tuple(mean), tuple(std)))
+
     def split(self, name: str) -> Samples:
         """The images of a split."""
         if name not in self.splits:
@@ -130,10 +145,16 @@ class Dataset:
 
     @cached_property
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel over the training split, from 0 to 1."""
+        """Mean and standard deviation of each channel over the training split, from 0 to 1.
+
+        With a `normalisation` it is that.
+        """
+        if self.normalisation is not None:
+            return self.normalisation
         pixels = self.pixels("train")
         total, squares = np.zeros(self.channels), np.zeros(self.channels)
         for start in range(0, len(pixels), 256):
+            cache.refuse_truncated(pixels)
             part = np.asarray(pixels[start : start + 256]).astype(np.float64)
             total += part.sum((0, 2, 3))
             squares += np.square(part).sum((0, 2, 3))

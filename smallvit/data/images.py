@@ -35,6 +35,7 @@ _MAX_CHANNELS = 4
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
+_ORIENTATION = 0x0112
 _TIFF_SAMPLES, _TIFF_PHOTOMETRIC, _TIFF_EXTRA, _TIFF_RGB = 277, 262, 338, 2
 
 
@@ -95,9 +96,40 @@ def decode(data: bytes, limit: int = MAX_PIXELS) -> Decoded:
         data: The bytes of a file.
         limit: Images of more pixels are refused by their header.
     """
-    with _explained():
+    with _explained(limit):
         image = _open(data, limit)
         return _channels_of_tiff(data, limit) if image is None else _plain(image)
+
+
+def as_decoded(image: Any) -> Decoded:
+    """An image of Pillow's or an array as `decode` would give its file.
+
+    Images of Pillow's may have any mode. Arrays have rows, columns and, unless they are grey,
+    channels: bytes from 0 to 255, 16 bits without sign, true and false, or numbers from 0 to 1.
+    What `decode` returned stays as it is.
+
+    Raises:
+        TypeError: It is neither.
+        UnreadableError: It has no pixels, too many, or values without a fixed range.
+    """
+    if isinstance(image, PilImage):
+        if not (pixels := image.width * image.height):
+            raise UnreadableError("it has no pixels")
+        if pixels > MAX_PIXELS:
+            raise _bomb(MAX_PIXELS)
+        with _explained():
+            if _hides_channels(image):
+                raise UnreadableError(
+                    "Pillow leaves out some of its channels: read the file with "
+                    "smallvit.data.read_image"
+                )
+            return _plain(image)
+    if isinstance(image, np.ndarray):
+        return _bytes_of(image)
+    raise TypeError(
+        f"an image is a {type(image).__name__}: expected is Pillow's or an array of NumPy's; "
+        "smallvit.data.read_image reads a file, smallvit.predict takes files"
+    )
 
 
 def as_array(image: Decoded) -> UInt8[np.ndarray, "H W C"]:
@@ -118,11 +150,13 @@ def read_bytes(path: Path) -> bytes:
 
 def to_channels(image: Decoded, channels: int) -> Decoded:
     """Grey to colour or colour to grey; any other change is refused."""
+    image = as_decoded(image)
     present = image.shape[2] if isinstance(image, np.ndarray) else len(image.getbands())
     if present == channels:
         return image
     if {present, channels} != {1, 3}:
-        raise UnreadableError(f"it has {present} channels where {channels} are expected")
+        hint = "; pass Pillow's image, which says what they are" if present in (2, 4) else ""
+        raise UnreadableError(f"it has {present} channels where {channels} are expected{hint}")
     if isinstance(image, np.ndarray):
         image = Image.fromarray(image if present == 3 else image[..., 0])
     return image.convert("L" if channels == 1 else "RGB")
@@ -139,7 +173,7 @@ def glance(data: bytes) -> Glance:
         elif image.format in ("JPEG", "MPO"):
             channels, animated = _channels(image), False
             width, height = image.size
-            if image.getexif().get(0x0112, 1) >= 5:
+            if image.getexif().get(_ORIENTATION, 1) >= 5:
                 width, height = height, width
             image.draft("L", (4 * THUMB, 4 * THUMB))
             ImageOps.exif_transpose(image, in_place=True)
@@ -156,7 +190,7 @@ def glance(data: bytes) -> Glance:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(limit: int = MAX_PIXELS) -> Iterator[None]:
     """Turns whatever a decoder raises on a damaged file into `UnreadableError` with a reason."""
     try:
         yield
@@ -165,7 +199,7 @@ def _explained() -> Iterator[None]:
     except ImportError as error:
         raise UnreadableError(str(error)) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _bomb(MAX_PIXELS) from error
+        raise _bomb(limit) from error
     except UnidentifiedImageError as error:
         raise NoImageError(
             "it is none of JPEG, PNG, WebP, BMP, TIFF and GIF, whatever its name says"
@@ -195,13 +229,17 @@ def _open(data: bytes, limit: int = MAX_PIXELS) -> PilImage | None:
         raise
     if image.width * image.height > limit:
         raise _bomb(limit)
-    if image.format == "TIFF":
-        tags: Any = image.tag_v2  # type: ignore[attr-defined]
-        extra, samples = tags.get(_TIFF_EXTRA, ()), tags.get(_TIFF_SAMPLES, 1)
-        coloured = tags.get(_TIFF_PHOTOMETRIC) == _TIFF_RGB
-        if 0 in extra or (coloured and samples > 3 and not extra):
-            return None
-    return image
+    return None if _hides_channels(image) else image
+
+
+def _hides_channels(image: PilImage) -> bool:
+    """Whether it is a TIFF with further channels, which Pillow drops."""
+    tags: Any = getattr(image, "tag_v2", None)
+    if tags is None:
+        return False
+    extra, samples = tags.get(_TIFF_EXTRA, ()), tags.get(_TIFF_SAMPLES, 1)
+    coloured = tags.get(_TIFF_PHOTOMETRIC) == _TIFF_RGB
+    return 0 in extra or (coloured and samples > 3 and not extra)
 
 
 def _channels(image: PilImage) -> int:
@@ -209,10 +247,15 @@ def _channels(image: PilImage) -> int:
 
 
 def _plain(image: PilImage) -> PilImage:
-    """Decodes, turns upright and brings any mode to grey ("L") or colour ("RGB")."""
-    ImageOps.exif_transpose(image, in_place=True)
-    mode, plain = image.mode, "L" if image.mode in _GREY else "RGB"
-    if mode.startswith("I;16") or (mode == "I" and image.format == "PNG"):
+    """Decodes, turns upright and brings any mode to grey ("L") or colour ("RGB").
+
+    The image itself stays as it was.
+    """
+    kind, mode = image.format, image.mode
+    plain = "L" if mode in _GREY else "RGB"
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    if mode.startswith("I;16") or (mode == "I" and kind == "PNG"):
         return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
     if mode in ("I", "F"):
         raise UnreadableError("it has 32-bit values without a fixed range: save 8 or 16 bits")
@@ -221,6 +264,30 @@ def _plain(image: PilImage) -> PilImage:
         image = Image.alpha_composite(canvas, image.convert("RGBA"))
     image.load()
     return image if image.mode == plain else image.convert(plain)
+
+
+def _bytes_of(pixels: np.ndarray) -> UInt8[np.ndarray, "H W C"]:
+    """An array as bytes, channels last."""
+    if pixels.ndim not in (2, 3):
+        raise UnreadableError(
+            f"its shape is {pixels.shape}: expected are rows and columns, and channels last"
+        )
+    if not pixels.size:
+        raise UnreadableError(f"its shape is {pixels.shape}: it has no pixels")
+    kind, width = pixels.dtype.kind, pixels.dtype.itemsize
+    if kind == "u" and width == 2:
+        pixels = (pixels >> 8).astype(np.uint8)
+    elif kind == "b":
+        pixels = pixels.astype(np.uint8) * 255
+    elif kind == "f" and pixels.min() >= 0 and pixels.max() <= 1:
+        pixels = np.floor(pixels.astype(np.float64) * 255 + 0.5).astype(np.uint8)
+    elif kind != "u" or width != 1:
+        numbers = f", from {pixels.min():.4g} to {pixels.max():.4g}" if kind in "iuf" else ""
+        raise UnreadableError(
+            f"its values are {pixels.dtype}{numbers}: expected are bytes (uint8), 16 bits (uint16) "
+            "or floating-point numbers from 0 to 1"
+        )
+    return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
 def _channels_of_tiff(data: bytes, limit: int = MAX_PIXELS) -> UInt8[np.ndarray, "H W C"]:

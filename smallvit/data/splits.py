@@ -110,7 +110,9 @@ def hold_out(
             if 0 < cut <= 2 * wanted:
                 break
         chosen[order[:cut]] = True
-    return chosen
+    # Equal images may have several labels, and stay together all the same: in training.
+    kept = np.unique(keys[-1][~chosen])
+    return chosen & ~np.isin(keys[-1], kept)
 
 
 def keep(
@@ -180,6 +182,10 @@ def deal(
                 break
         # Classes begin with different folds, so that no fold gets the remainders of all classes.
         assigned[order] = (fold + label) % folds
+    # Equal images may have several labels: all of them go where those of the first label go.
+    order = np.lexsort((labels, keys[-1]))
+    _, first, group = np.unique(keys[-1][order], return_index=True, return_inverse=True)
+    assigned[order] = assigned[order][first][group]
     return assigned
 
 

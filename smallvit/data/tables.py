@@ -3,6 +3,7 @@
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ def read_table(path: Path) -> Source:
     labels = [_text(value) for value in columns["label"]]
     _refuse_blank(path, "path", files)
     _refuse_blank(path, "label", labels)
+    for number, file in enumerate(files, start=1):
+        _refuse_null(file, f"row {number} of {shown(path)}, counted from 1 below the header,")
     images = tuple(path.parent / file for file in files)
     if not any(image.exists() for image in images):
         raise ValueError(
@@ -47,10 +50,16 @@ def _csv(path: Path) -> Mapping[str, Sequence[Any]]:
     # surrogateescape: a path that is not UTF-8 reaches the file system as it was written.
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         header = file.readline()
-        delimiter = max(",;\t", key=header.count)
-        cells = next(csv.reader([header], delimiter=delimiter), [])
-        names = [cell.strip().lower() for cell in cells]
-        rows = [row for row in csv.reader(file, delimiter=delimiter) if row]
+        _refuse_null(header, f"the header of {shown(path)}")
+        reader = csv.reader(chain([header], file), delimiter=max(",;\t", key=header.count))
+        try:
+            cells, *rows = [row for row in reader if row] or [[]]
+        except csv.Error as error:
+            raise ValueError(
+                f"line {reader.line_num} of {shown(path)} cannot be read: {error}; is a "
+                "closing quote missing?"
+            ) from error
+    names = [cell.strip().lower() for cell in cells]
     for number, row in enumerate(rows, start=2):
         if len(row) != len(names):
             raise ValueError(
@@ -65,9 +74,10 @@ def _parquet(path: Path) -> Mapping[str, Sequence[Any]]:
     arrow = require("pyarrow", "parquet", "reading Parquet")
     try:
         table = parquet.ParquetFile(path).read()
-    except arrow.ArrowInvalid as error:
-        raise ValueError(f"{shown(path)} is not a Parquet file: {error}") from error
-    return {name.strip().lower(): table[name].to_pylist() for name in table.column_names}
+        columns = zip(table.column_names, table.columns, strict=True)
+        return {name.strip().lower(): column.to_pylist() for name, column in columns}
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"{shown(path)} cannot be read as Parquet: {error}") from error
 
 
 def _text(value: Any) -> str:
@@ -78,6 +88,11 @@ def _text(value: Any) -> str:
         value = int(value)
     text = str(value).strip()
     return "" if text.lower() == "nan" else text
+
+
+def _refuse_null(text: str, title: str) -> None:
+    if "\0" in text:
+        raise ValueError(f"{title} has a NUL byte: if it is saved as UTF-16, save it as UTF-8")
 
 
 def _refuse_blank(path: Path, column: str, cells: Sequence[str]) -> None:

@@ -219,7 +219,7 @@ class Evaluation:
 
         try:
             plain: Any = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{source} is not JSON: {error}") from error
         version = plain.pop("format", None) if isinstance(plain, dict) else None
         if not isinstance(version, int) or version > FORMAT:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smallvit.formats.exporting import export
     from smallvit.formats.shipped import Shipped
 
-__all__ = ["FORMATS", "Format", "Shipped", "export", "format_of", "sources"]
+__all__ = ["FORMATS", "Format", "Shipped", "check_trust", "export", "format_of", "sources"]
 
 
 class Format(NamedTuple):
@@ -35,6 +35,7 @@ class Format(NamedTuple):
         script: Whether a Python script of the same name that uses it may be written beside it.
         extra: The extra of smallvit that brings the packages for writing it.
         packages: The modules of these packages.
+        runs_code: Whether opening a file can run code that is in it.
     """
 
     module: str
@@ -44,6 +45,7 @@ class Format(NamedTuple):
     script: bool = False
     extra: str = ""
     packages: tuple[str, ...] = ()
+    runs_code: bool = False
 
     @property
     def code(self) -> Any:
@@ -60,7 +62,12 @@ FORMATS = {
         extra="onnx",
         packages=("onnxruntime", "onnx", "onnxscript"),
     ),
-    "pt2": Format("smallvit.formats.pt2", "the same graph for torch.export.load", suffix=".pt2"),
+    "pt2": Format(
+        "smallvit.formats.pt2",
+        "the same graph for torch.export.load",
+        suffix=".pt2",
+        runs_code=True,
+    ),
     "safetensors": Format(
         "smallvit.formats.safetensors", "the weights and their card", suffix=".safetensors"
     ),
@@ -70,10 +77,28 @@ FORMATS = {
 }
 
 
+TRUST = "Open a .pt2 file, which can hold code that then runs."
+"""The help of `--trust`."""
+
+
 def sources() -> str:
     """What can be opened, for messages and help."""
     kinds = (record.suffix or f"{name} folder" for name, record in FORMATS.items())
     return f"a run folder, or an exported model ({', '.join(kinds)})"
+
+
+def check_trust(path: Path, record: Format) -> None:
+    """Refuses a file that could run code.
+
+    Raises:
+        ValueError: Its format can; the message says what to do.
+    """
+    if record.runs_code:
+        raise ValueError(
+            f"{path} can hold code that runs when it is opened, as every {record.suffix} file can: "
+            "say --trust (trust=True) if you know where it comes from, or use the run's .onnx or "
+            ".safetensors file, which hold no code"
+        )
 
 
 def format_of(path: Path) -> Format | None:

@@ -1,7 +1,14 @@
-"""pt2: a graph with its preprocessing, for `torch.export.load`."""
+"""pt2: a graph with its preprocessing, for `torch.export.load`.
+
+Opening such a file can run code that somebody put into it: sizes and conditions on them are source
+code that torch evaluates, and weights, constants and sample inputs may be pickles or compiled
+libraries. What `write` writes holds none of these but the formulas of sizes. `load` is for files
+that are trusted; `smallvit.formats.check_trust` refuses the others.
+"""
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +25,22 @@ from smallvit.runs.card import KEY, Card
 _CARD = f"{KEY}.json"
 """The card's file inside the archive."""
 
+_CARD_BYTES = 50_000_000
+"""What a card may have at most: a small archive can unpack to any size."""
+
 
 def write(path: Path, card: Card, model: nn.Module, check: Check) -> None:
     """Writes the graph, the card beside it in the archive."""
     memory = io.BytesIO()
     program = traced(Shipped(model, card))
+    program.example_inputs = None  # they would be a pickle
     torch.export.save(program, memory, extra_files={_CARD: card.to_json()})
     check(outputs_of(torch.export.load(io.BytesIO(memory.getvalue())).module()))
     write_bytes(path, memory.getvalue())
 
 
 def load(path: Path, device: str) -> Loaded:
-    """Opens the graph in PyTorch."""
+    """Opens the graph in PyTorch, which can run code: for trusted files only."""
     card, chosen = read_card(path), choose_device(device)
     written, here = card.versions.get("torch", "0"), torch.__version__
     if _release(written) > _release(here):
@@ -62,9 +73,11 @@ def read_card(path: Path) -> Card:
     """The card in the archive."""
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/{_CARD}")]
+            names = [item for item in archive.infolist() if item.filename.endswith(f"/{_CARD}")]
+            if names and names[0].file_size > _CARD_BYTES:
+                raise ValueError(f"its {_CARD} has {names[0].file_size:,} bytes")
             text = archive.read(names[0]).decode() if names else None
-    except (zipfile.BadZipFile, OSError, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError) as error:
         raise _damaged(path, error) from error
     return Card.from_json(text, str(path))
 

@@ -45,6 +45,7 @@ def predict(
     flip: bool = False,
     batch_size: int = 32,
     device: str = "auto",
+    trust: bool = False,
     progress: bool = False,
 ) -> Iterator[Row]:
     """Predicts the classes of image files.
@@ -60,6 +61,7 @@ def predict(
         flip: Whether to average the probabilities with those of each mirror image.
         batch_size: Images per forward pass.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
+        trust: Whether a .pt2 file, which can hold code, may be opened.
         progress: Whether to show a bar.
 
     Raises:
@@ -68,7 +70,7 @@ def predict(
     for name, value in (("top", top), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} is {value}: allowed is 1 or more")
-    predictor = Predictor.open(source, device)
+    predictor = Predictor.open(source, device, trust=trust)
     return _rows(predictor, images_in(paths), top, flip, batch_size, progress)
 
 

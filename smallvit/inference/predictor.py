@@ -4,15 +4,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float32, UInt8
 from PIL.Image import Image
 
+from smallvit.data.images import UnreadableError, as_decoded
 from smallvit.evaluation import flip_average
 from smallvit.evaluation.checks import check_logits
-from smallvit.formats import format_of
+from smallvit.formats import check_trust, format_of
 from smallvit.formats.loaded import Forward, eager
 from smallvit.runs.card import Card
 
@@ -44,17 +45,23 @@ class Predictor:
 
     @classmethod
     def open(
-        cls, source: "str | os.PathLike[str] | Run | Predictor", device: str = "auto"
+        cls,
+        source: "str | os.PathLike[str] | Run | Predictor",
+        device: str = "auto",
+        *,
+        trust: bool = False,
     ) -> "Predictor":
         """Loads a run folder, or a file or folder of `export`.
 
         Args:
             source: The folder or file; a predictor is returned as it is.
             device: auto, cpu, cuda or mps; auto is a GPU if there is one.
+            trust: Whether code in the file may run. Only .pt2 files can hold any, and they are
+                refused without it.
 
         Raises:
-            ValueError: It is none of them, is damaged, was written by a newer version, or there is
-                no such device.
+            ValueError: It is none of them, is damaged, was written by a newer version, may run
+                code, or there is no such device.
             ImportError: It needs a package that is not installed.
         """
         if isinstance(source, Predictor):
@@ -62,6 +69,8 @@ class Predictor:
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             if record := format_of(path):
+                if not trust:
+                    check_trust(path, record)
                 return cls(*record.code.load(path, device))
         from smallvit.runs.folder import Run
 
@@ -85,18 +94,27 @@ class Predictor:
         """Logits of decoded images of any sizes.
 
         Args:
-            images: Pillow's images or arrays of bytes, channels last.
+            images: Pillow's images, or arrays (see `smallvit.data.images.as_decoded`): each is
+                taken for what its file would be. They may differ in size.
             flip: Whether to average the probabilities with those of each mirror image. The result
                 is then the logarithm of the mean, as in `evaluate`.
 
         Raises:
-            ValueError: An image has channels that the model cannot take, or the logits are not
-                finite.
+            ValueError: An image has channels that the model cannot take, no pixels, or values
+                without a fixed range, or the logits are not finite.
+            TypeError: It is not a list of images.
         """
+        _check_several(images)
         if not len(images):
             return np.empty((0, len(self.classes)), np.float32)
-        pixels = np.stack([self.card.prepare(image) for image in images])
-        return self.logits_of_prepared(pixels, flip=flip)
+        pixels = [self._prepare(number, image) for number, image in enumerate(images)]
+        return self.logits_of_prepared(np.stack(pixels), flip=flip)
+
+    def _prepare(self, number: int, image: AnyImage) -> UInt8[np.ndarray, "h w C"]:
+        try:
+            return self.card.prepare(as_decoded(image))
+        except UnreadableError as error:
+            raise UnreadableError(f"image {number}: {error}") from error
 
     def logits_of_prepared(
         self, pixels: UInt8[np.ndarray, "N h w C"], *, flip: bool = False
@@ -107,3 +125,17 @@ class Predictor:
         logits = self.forward(np.ascontiguousarray(pixels))
         check_logits(logits)
         return logits
+
+
+def _check_several(images: Any) -> None:
+    """Refuses one image where several are expected; its rows would be taken for grey images."""
+    if isinstance(images, np.ndarray) and images.ndim != 4 and images.size:
+        raise ValueError(
+            f"images has the shape {images.shape}: expected is a list of images, or one array of "
+            "(images, rows, columns, channels); a single image is [image]"
+        )
+    if not isinstance(images, np.ndarray | Sequence) or isinstance(images, str | bytes):
+        raise TypeError(
+            f"images is a {type(images).__name__}: expected is a list of images; a single image is "
+            "[image], and smallvit.predict takes files"
+        )

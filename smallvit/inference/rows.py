@@ -163,10 +163,13 @@ def _write_csv(file: IO[bytes], rows: Iterator[Row], top: int) -> None:
     columns = _flat_columns(top)
     text = io.TextIOWrapper(file, "utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
+    # A bare carriage return begins a row for many readers, and csv does not quote it.
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(columns)
     for row in rows:
         values = _flat(row)
-        writer.writerow([_cell(values.get(name), column) for name, column in columns.items()])
+        cells = [_cell(values.get(name), column) for name, column in columns.items()]
+        (quoted if any("\r" in cell for cell in cells) else writer).writerow(cells)
     text.flush()
     text.detach()  # the file is closed by whoever opened it
 

@@ -5,7 +5,10 @@ they are. It is a training loss: its perceptron belongs to the loss and never to
 
 Deliberate differences from the released code: targets are divided by the grid's side (its
 unnormalised ones with `normalised=False`); one hidden layer, as the paper says (two with
-`hidden_layers=2`); grids may be rectangles; draws come from a generator that is passed in.
+`hidden_layers=2`); finer grids are pooled in cells that do not overlap (3×3 at stride 2 with
+`overlapping=True`); grids may be rectangles; draws come from a generator that is passed in.
+`RELEASED` has these three as in that code, which also reads Swin's tokens before the final norm
+(`Swin.shows_raw`), and whose "ce" and "cbr" have one more linear layer, which is not here.
 """
 
 from itertools import pairwise
@@ -19,6 +22,9 @@ from torch import Tensor, nn
 from smallvit.layers import Features
 
 Mode = Literal["l1", "ce", "cbr"]
+
+#: Options of `DRLoc` as the released code has them.
+RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True}
 
 _FINEST = 7
 _VARIANCE_WEIGHT = 1e-3
@@ -46,6 +52,7 @@ class DRLoc(nn.Module):
         normalised: Divides l1's targets by the grid's side, as in the paper.
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
+        overlapping: Pools finer grids with windows of 2s − 1 at stride s instead of s.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class DRLoc(nn.Module):
         normalised: bool = True,
         hidden: int = 512,
         hidden_layers: int = 1,
+        overlapping: bool = False,
     ) -> None:
         super().__init__()
         if mode not in get_args(Mode):
@@ -68,7 +76,7 @@ class DRLoc(nn.Module):
                 "at least 1"
             )
         self.mode, self.pairs, self.normalised = mode, pairs, normalised
-        self.before = grid
+        self.overlapping, self.before = overlapping, grid
         self.stride = (pool_stride(grid[0]), pool_stride(grid[1]))
         self.grid = (-(-grid[0] // self.stride[0]), -(-grid[1] // self.stride[1]))
         widths = [2 * dim, *[hidden] * hidden_layers]
@@ -82,10 +90,19 @@ class DRLoc(nn.Module):
         """Tokens on a grid of about 7×7 or coarser; a last odd row or column is kept."""
         if features.grid != self.before:
             raise ValueError(f"made for a grid of {self.before} and got one of {features.grid}")
+        tokens = features.tokens
         if self.stride == (1, 1):
-            return features.tokens
-        image = features.tokens.transpose(1, 2).unflatten(2, self.before)
-        image = F.avg_pool2d(image, self.stride, ceil_mode=True, count_include_pad=False)
+            return tokens
+        image = tokens.transpose(1, 2).unflatten(2, self.before)
+        around = 1 if self.overlapping else 0
+        image = F.avg_pool2d(
+            image,
+            tuple(s + around * (s - 1) for s in self.stride),
+            self.stride,
+            padding=tuple(around * (s - 1) for s in self.stride),
+            ceil_mode=not self.overlapping,
+            count_include_pad=False,
+        )
         return image.flatten(2).transpose(1, 2)
 
     def draw(

@@ -1,6 +1,7 @@
 """From any name to a model: ours, a baseline's, or timm's."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
@@ -16,6 +17,8 @@ from smallvit.sizes import Size, as_size
 from smallvit.text import nearest
 
 _SIZES = ("num_classes", "image_size", "in_channels")
+_LOADS = re.compile("pretrained|checkpoint|cache_dir")
+"""How keywords of timm begin that load or fetch weights."""
 
 
 def create_model(
@@ -48,7 +51,10 @@ def make_config(name: str, **options: Any) -> BackboneConfig:
         if option not in known:
             near = nearest(option, known) or f"; it knows {', '.join(known)}"
             raise ValueError(f"{name} has no option {option!r}{near}")
-    return variant.model.Config(**{**variant.options, **_addon_options(name), **options})
+    config = variant.model.Config(**{**variant.options, **_addon_options(name), **options})
+    if "lsa" in parse_name(name).addons and not variant.model.takes_lsa:
+        raise ValueError(f"{name}: {variant.model.__name__} has LSA built in; leave +lsa out")
+    return config
 
 
 def _addon_options(name: str) -> dict[str, Any]:
@@ -56,10 +62,10 @@ def _addon_options(name: str) -> dict[str, Any]:
 
 
 def count_parameters(name: str, *, num_classes: int) -> int:
-    """How many parameters one of our models has at its paper's size; allocates none."""
+    """How many parameters a model has, one of ours at its paper's size; allocates none."""
     with torch.device("meta"):
-        size = find_variant(name).image_size
-        model = create_model(name, num_classes=num_classes, image_size=size)
+        size = 32 if name in BASELINES else find_variant(name).image_size
+        model = make_model(name, num_classes=num_classes, image_size=size)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -84,7 +90,7 @@ def make_model(
     Raises:
         ValueError: A name, option or value is not known, or the size does not divide.
     """
-    size, options = as_size(image_size), dict(options or {})
+    size, options = as_size(image_size), _checked_options(name, options or {})
     sizes: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels}
     sizes["image_size"] = size
     parts = check_name(name)
@@ -98,6 +104,23 @@ def make_model(
     else:
         model = _make_timm(parts, **sizes, options=options)
     return with_description(model, name, sizes, options)
+
+
+def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model; what says where weights come from is none of them.
+
+    Raises:
+        ValueError: One has another purpose.
+    """
+    if not isinstance(options, Mapping):
+        raise ValueError(f"the options of {name} are {options!r}: expected keys and values")
+    for key in options:
+        if not isinstance(key, str) or key in _SIZES or _LOADS.match(key):
+            raise ValueError(
+                f"{key!r} is not an option of {name}: sizes follow from the data, and weights "
+                "come from --pretrained (model.pretrained)"
+            )
+    return dict(options)
 
 
 def _make_timm(

@@ -86,8 +86,13 @@ class Service:
         return predictions
 
 
-def make_app(predictor: Predictor, limits: Limits, timeout: Timeout = asyncio.timeout) -> FastAPI:
-    """The server as an ASGI application; see `Service`."""
+def make_app(
+    predictor: Predictor,
+    limits: Limits,
+    timeout: Timeout = asyncio.timeout,
+    hosts: frozenset[str] | None = None,
+) -> FastAPI:
+    """The server as an ASGI application; see `Service`, and `own_hosts` for the names."""
     service = Service(predictor, limits, timeout)
     page, policy = _make_page(predictor.card, limits)
 
@@ -97,9 +102,9 @@ def make_app(predictor: Predictor, limits: Limits, timeout: Timeout = asyncio.ti
         service.queue.close()
 
     # FastAPI's pages of documentation would load scripts from elsewhere.
-    off: dict[str, Any] = {"docs_url": None, "redoc_url": None}
+    off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     app = FastAPI(title="smallvit", version=smallvit.__version__, lifespan=lifespan, **off)
-    app.add_middleware(Middleware, metrics=service.metrics)
+    app.add_middleware(Middleware, metrics=service.metrics, hosts=hosts)
     _add_refusals(app)
 
     @app.post("/predict", responses=_REFUSALS, openapi_extra=_BODY)

@@ -21,7 +21,7 @@ class Limits:
         queue: Images at the model, the one it is working on included.
         requests: Predictions at once, those still being uploaded included. Together with `upload`
             it bounds the memory that uploads take.
-        seconds: From the head of a request to its response.
+        seconds: From the head of a request to its response, and again for the client to take it.
         head_seconds: For which an open connection may send no complete request head; it is closed
             after at most twice this time.
     """

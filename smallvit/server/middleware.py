@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from smallvit.server.hosts import host_name
 from smallvit.server.limits import RefusedError, megabytes
 
 logger = logging.getLogger(__name__)
@@ -63,10 +64,16 @@ class Metrics:
 
 
 class Middleware:
-    """An ASGI application inside what every request passes."""
+    """An ASGI application inside what every request passes.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    Args:
+        app: The application.
+        metrics: Where requests are counted.
+        hosts: The names that it answers to; None for every name.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, hosts: frozenset[str] | None = None) -> None:
+        self.app, self.metrics, self.hosts = app, metrics, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -89,7 +96,8 @@ class Middleware:
 
         self.metrics.in_flight.inc()
         try:
-            await self.app(scope, body.receive, send_on)
+            app = self._misdirected(scope) or self.app
+            await app(scope, body.receive, send_on)
         except Exception:  # pylint: disable=broad-exception-caught
             logger.exception("a request failed")
             if responding:
@@ -102,6 +110,20 @@ class Middleware:
             self.metrics.requests.labels(path, status).inc()
             if path == "/predict":
                 self.metrics.predict_seconds.observe(time.perf_counter() - started)
+
+    def _misdirected(self, scope: Scope) -> ASGIApp | None:
+        """The refusal of a request for another host."""
+        headers = dict(scope["headers"])
+        if self.hosts is None or b"host" not in headers:  # as in HTTP/1.0, and never in a browser
+            return None
+        name = host_name(headers[b"host"].decode("latin-1"))
+        if name in self.hosts:
+            return None
+        sentence = (
+            f"This server does not answer for the host {name[:80]!r}: if it is a name of this "
+            "server, start it with --allow-host and that name."
+        )
+        return JSONResponse({"error": sentence}, 421)
 
 
 class _Body:

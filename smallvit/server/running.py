@@ -3,16 +3,19 @@
 import asyncio
 import ipaddress
 import logging
+import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from smallvit.extras import require
 from smallvit.inference import Predictor
+from smallvit.server.hosts import check_hosts, own_hosts
 from smallvit.server.limits import Limits
 from smallvit.text import shown
 
@@ -34,6 +37,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     device: str = "auto",
+    trust: bool = False,
+    allow_hosts: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> None:
     """Serves a trained model over HTTP until it is told to stop.
@@ -46,19 +51,25 @@ def serve(
         host: The address to listen on; the default is reached from this machine only.
         port: 0 takes any that is free; the log says which.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
+        trust: Whether a .pt2 file, which can hold code, may be opened.
+        allow_hosts: Names under which clients may ask for it, besides those of this machine: those
+            of a reverse proxy. Without any, a server that other machines reach answers to every
+            name.
         limits: What one request may cost.
 
     Raises:
-        ValueError: The source is not a model, or there is no such device or port.
+        ValueError: The source is not a model, or there is no such device, port or name.
         OSError: The address is taken, or is not of this machine.
         ImportError: The packages of the extra "serve" are not installed.
     """
     for package in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
         require(package, "serve", "serving")
-    predictor = Predictor.open(source, device)
-    server = make_server(predictor, limits or Limits())
+    predictor = Predictor.open(source, device, trust=trust)
+    check_hosts(allow_hosts)
     listener = listen(host, port)
     address = listener.getsockname()
+    hosts = own_hosts(host, address[0], allow_hosts)
+    server = make_server(predictor, limits or Limits(), hosts=hosts)
     name = shown(str(predictor.card.model.get("name")))
     if not ipaddress.ip_address(address[0]).is_loopback:
         logger.warning(
@@ -76,34 +87,20 @@ def serve(
 
 
 def make_server(
-    predictor: Predictor, limits: Limits, timeout: "Timeout" = asyncio.timeout
+    predictor: Predictor,
+    limits: Limits,
+    timeout: "Timeout" = asyncio.timeout,
+    hosts: frozenset[str] | None = None,
 ) -> "uvicorn.Server":
-    """The server, for sockets that listen already; `timeout` is that of `make_app`."""
+    """The server, for sockets that listen already; arguments are those of `make_app`."""
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from smallvit.server.app import make_app
+    from smallvit.server.connections import DRAIN_SECONDS, Connection
 
-    def connect(**state: Any) -> H11Protocol:
-        connection = H11Protocol(**state)
-        connection.loop.call_later(limits.head_seconds, close_if_silent, connection, None)
-        return connection
-
-    def close_if_silent(connection: H11Protocol, before: object) -> None:
-        """Closes a connection that has been waiting for a request since the call before."""
-        request, transport = connection.cycle, connection.transport
-        if transport is None or transport.is_closing():
-            return
-        waiting = request is None or request.response_complete
-        if waiting and request is before:
-            transport.close()
-        else:
-            last = request if waiting else connection
-            connection.loop.call_later(limits.head_seconds, close_if_silent, connection, last)
-
-    protocol: Any = connect  # uvicorn alone would wait for the head of a request for ever
+    protocol: Any = partial(Connection, limits)
     config = uvicorn.Config(
-        make_app(predictor, limits, timeout),
+        make_app(predictor, limits, timeout, hosts),
         http=protocol,
         loop="asyncio",
         ws="none",
@@ -113,8 +110,8 @@ def make_server(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=_CONNECTIONS,
-        # Every request is over by then, however slow.
-        timeout_graceful_shutdown=int(limits.seconds) + 5,
+        # Every connection is gone by then, whatever its client does.
+        timeout_graceful_shutdown=math.ceil(limits.seconds + DRAIN_SECONDS) + 5,
     )
     return uvicorn.Server(config)
 

@@ -1,8 +1,10 @@
 """Bad input: a clear sentence each time, and nothing lost."""
 
+import io
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,8 +67,21 @@ def test_an_empty_class_folder(folder: Path) -> None:
     (folder / "birds").mkdir()
     dataset = load_data(folder)
     assert dataset.classes == ("birds", "cats", "dogs")
-    with pytest.raises(ValueError, match="1 class has no training images: birds"):
-        audit(dataset).check()
+    result = audit(dataset)
+    result.check()
+    found = [(f.level, f.items) for f in result.findings if f.code == "empty-class"]
+    assert found == [("warning", (("birds",),))]
+    for image in (folder / "cats").iterdir():
+        image.unlink()
+    with pytest.raises(ValueError, match="no images at all: birds, cats"):
+        audit(load_data(folder)).check()
+
+
+def test_one_image_per_class(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "three.npz", images=images, labels=np.arange(3))
+    with pytest.raises(ValueError, match="no class has more than one training image"):
+        audit(load_data(tmp_path / "three.npz")).check()
 
 
 @pytest.mark.parametrize(
@@ -246,6 +261,14 @@ def test_csv_with_missing_files(folder: Path) -> None:
             "row 1 .* has the split 'dev': allowed are train",
         ),
         ("path,label\ncats/0.png,cats,more\n", "row 2 .* has 3 fields and the header 2"),
+        (
+            f"path,label\ncats/0.png,cats\n{'x' * 140_000},dogs\n",
+            r"line 3 of .*list\.csv cannot be read: field larger .* closing quote",
+        ),
+        (f"path,{'x' * 140_000}\n", r"line 1 of .*list\.csv cannot be read: field larger"),
+        ('path,label\ncats/0.png,"cats\n' + 140_000 * "x,y\n", r"line \d+ of .*list\.csv cannot"),
+        ("path,label\ncats/0.png,cats\ncats/\0.png,cats\n", r"row 2 of .*list\.csv.* a NUL byte"),
+        ("p\0a\0t\0h\0,\0l\0a\0b\0e\0l\0\n\0", r"header of .*list\.csv has a NUL byte: .* UTF-16"),
     ],
 )
 def test_bad_tables(folder: Path, text: str, message: str) -> None:
@@ -259,7 +282,7 @@ def test_unknown_labels(folder: Path) -> None:
         load_data(path, classes=["cats", "dogs"])
     rows = "path,label,split\n" + "".join(f"cats/{k}.png,{k % 2},train\n" for k in range(10))
     path = table(folder, rows + "dogs/10.png,7,test\n")
-    with pytest.raises(ValueError, match="1 class has no training images: 7"):
+    with pytest.raises(ValueError, match=r"1 class has no training images, .*: 7"):
         audit(load_data(path)).check()
 
 
@@ -285,6 +308,11 @@ IMAGES, LABELS = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1])
         ({"images": IMAGES, "labels": LABELS, "split": ["train", "x", "y", "z"]}, "split 'x'"),
         ({"x": IMAGES, "y": LABELS}, "has no images and no labels, but x, y"),
         (
+            {"images": IMAGES, "labels": LABELS, "classes": "ab"},
+            r"classes of .*bad\.npz has the shape \(\); expected is a list of names",
+        ),
+        ({"images": IMAGES, "labels": LABELS, "classes": [["a"], ["b"]]}, r"shape \(2, 1\)"),
+        (
             {"images": IMAGES, "labels": np.array([0, "a", None, {}], object)},
             "holds Python objects",
         ),
@@ -305,6 +333,74 @@ def test_files_that_are_not_npz(tmp_path: Path) -> None:
     (tmp_path / "b.npz").write_bytes((tmp_path / "b.npz").read_bytes()[:-40])
     with pytest.raises(ValueError, match=r"b.npz (is not an|cannot be read as) .npz"):
         load_data(tmp_path / "b.npz")
+
+
+def promising(path: Path, size: int, *, honest: bool) -> Path:
+    """An .npz file of four images whose header promises others, in a small file."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': (4, {size}, 3)}}\n".encode()
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("images.npy", data + bytes(768))
+        if not honest:  # the table of contents agrees with the header
+            archive.filelist[0].file_size = len(data) + 12 * size
+        labels = io.BytesIO()
+        np.save(labels, LABELS)
+        archive.writestr("labels.npy", labels.getvalue())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("size", "honest", "message"),
+    [
+        (
+            225_000_000_000,
+            True,
+            r"images of .*d\.npz is damaged: its header says 2,700,000,000,000",
+        ),
+        (63, True, r"damaged: its header says 756 bytes, shaped \(4, 63, 3\), and 768 are there"),
+        (
+            225_000_000_000,
+            False,
+            r"images of .*d\.npz needs 2,700\.0 GB of memory, and there is not",
+        ),
+        (100, False, r"d\.npz (cannot be read as \.npz|is damaged)"),
+    ],
+)
+def test_arrays_that_promise_too_much(
+    tmp_path: Path, size: int, honest: bool, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_data(promising(tmp_path / "d.npz", size, honest=honest))
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (b"", r"labels of .*d\.npz is not an array of NumPy's"),
+        (b"garbage", r"labels of .*d\.npz is not an array of NumPy's"),
+        (b"\x93NUMPY\x01\x00\xff\xff{", r"labels of .*d\.npz is damaged"),
+        (b"\x93NUMPY\x01\x00\x09\x00{'descr':", r"labels of .*d\.npz is damaged"),
+        (b"\x93NUMPY\x09\x09\x09\x00{'descr':", r"labels of .*d\.npz is damaged"),
+    ],
+)
+def test_members_that_are_garbage(tmp_path: Path, member: bytes, message: str) -> None:
+    np.savez(tmp_path / "d.npz", images=IMAGES)
+    with zipfile.ZipFile(tmp_path / "d.npz", "a") as archive:
+        archive.writestr("labels.npy", member)
+        archive.writestr("notes.txt", "not an array, and nobody asks for it")
+    with pytest.raises(ValueError, match=message):
+        load_data(tmp_path / "d.npz")
+
+
+def test_names_as_bytes(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    labels = [name.encode() for name in ("Löwe", "Wolf")] * 10 + [b"\xff"] * 10
+    images = random.integers(0, 256, (30, 8, 8, 3), np.uint8)
+    splits = np.array([b"train", b"val", b"test"] * 10)
+    np.savez(tmp_path / "d.npz", images=images, labels=np.array(labels), split=splits)
+    dataset = load_data(tmp_path / "d.npz")
+    assert dataset.classes == ("Löwe", "Wolf", "\\xff")
+    assert set(dataset.splits) == {"train", "val", "test"}
 
 
 def test_npz_of_different_shapes(tmp_path: Path) -> None:

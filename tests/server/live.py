@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -21,9 +22,13 @@ PATIENCE = 60
 
 
 @contextmanager
-def served(predictor: Predictor, limits: Limits | None = None, **options: Any) -> Iterator[str]:
-    """The address of a server in a thread."""
+def served(
+    predictor: Predictor, limits: Limits | None = None, buffer: int = 0, **options: Any
+) -> Iterator[str]:
+    """The address of a server in a thread; `buffer` is what its sockets hold for a client."""
     listener = listen("127.0.0.1", 0)
+    if buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
     address = "http://{}:{}".format(*listener.getsockname())
     server = make_server(predictor, limits or Limits(), **options)
     thread = threading.Thread(target=server.run, args=([listener],))

@@ -33,7 +33,7 @@ def test_it_finishes_what_has_begun(run: Run) -> None:
         host, _, port = address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), PATIENCE) as connection:
             connection.sendall(
-                b"POST /predict HTTP/1.1\r\nHost: here\r\nContent-Type: image/jpeg\r\n"
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\n"
                 b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(data)
             )
             assert connection.recv(65_536).startswith(b"HTTP/1.1 100")  # it has begun to read
