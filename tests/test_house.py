@@ -35,6 +35,7 @@ LEVELS = (
     {"server"},
     {"recipes"},
     {"experiments"},
+    {"watching"},
     {"cli"},
 )
 LOOKS_AT: dict[str, set[str]] = {}

@@ -136,12 +136,19 @@ def record(run: Run) -> dict[str, str]:
     return {name: shown(value) for name, value in rows.items() if value}
 
 
-def _render(template: str, values: dict[str, Any]) -> str:
+def page_code() -> tuple[str, str]:
+    """The style and the script inside every page."""
     environment = _environment()
     style, script = (
         environment.get_template(name).render().strip() for name in ("style.css", "script.js")
     )
+    return style, script
+
+
+def _render(template: str, values: dict[str, Any]) -> str:
     from markupsafe import Markup
+
+    style, script = page_code()
 
     values = {
         **values,
@@ -149,7 +156,7 @@ def _render(template: str, values: dict[str, Any]) -> str:
         "script": Markup(script),
         "policy": content_security(style, script, "img-src data:"),
     }
-    return environment.get_template(template).render(values)
+    return _environment().get_template(template).render(values)
 
 
 def _environment() -> "Environment":
