@@ -109,19 +109,19 @@ def run_page(facts: RunFacts) -> str:
             "confusions": largest_confusions(evaluation, _CONFUSED),
             "calibration": calibration(evaluation, facts.uncalibrated),
         }
-    return _render("run.html", values)
+    return render("run.html", values)
 
 
 def comparison_page(facts: Sequence[RunFacts], *, folds: bool = False) -> str:
     """The page of several runs, as HTML."""
     title = f"{len(facts)} folds of one run" if folds else f"{len(facts)} runs compared"
     comparison = compare_runs(facts, folds=folds)
-    return _render("comparison.html", {"title": title, "comparison": comparison})
+    return render("comparison.html", {"title": title, "comparison": comparison})
 
 
 def sheet_page(sheet: Sheet) -> str:
     """The page of an experiment, as HTML."""
-    return _render("sheet.html", {"title": sheet.title, "sheet": sheet})
+    return render("sheet.html", {"title": sheet.title, "sheet": sheet})
 
 
 def record(run: Run) -> dict[str, str]:
@@ -145,7 +145,8 @@ def page_code() -> tuple[str, str]:
     return style, script
 
 
-def _render(template: str, values: dict[str, Any]) -> str:
+def render(template: str, values: dict[str, Any]) -> str:
+    """A template of the folder pages/ with its values."""
     from markupsafe import Markup
 
     style, script = page_code()
