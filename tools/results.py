@@ -2,8 +2,8 @@
 
     python tools/results.py      # writes the tables; a test fails while they are out of date
 
-Figures of results/curves/*.json are written to docs/assets/. What stands between the markers is made
-here; all other text is written by hand.
+Figures of results/curves/*.json are written to docs/assets/. What stands between the markers is
+made here; all other text is written by hand.
 """
 
 import re

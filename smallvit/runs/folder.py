@@ -172,10 +172,10 @@ class Run:
         """Records the config that was really trained, once all steps are taken."""
         if config == self.config:
             return self
-        # Noted first: a process that dies in between leaves a config that is known either way.
-        noted = self.note(settled=config.to_dict())
+        # run.json first: a process that dies in between leaves a config that is still known.
+        run = self.note(settled=config.to_dict())
         write_bytes(self.folder / CONFIG, config.to_yaml().encode())
-        return Run(self.folder, config, noted.info)
+        return Run(self.folder, config, run.info)
 
     @cached_property
     def card(self) -> Card:
@@ -265,11 +265,11 @@ class Run:
         Raises:
             ValueError: Values differ; all of them are named.
         """
-        kept = [self.info[key] for key in ("config", "settled") if self.info.get(key) is not None]
-        changed: list[str] = []
-        for recorded in kept:  # format 1 has none
+        recorded = [self.info[key] for key in ("config", "settled") if key in self.info]
+        changed: list[str] = []  # format 1 records none
+        for each in recorded:
             try:
-                known = RunConfig.from_dict(upgrade(recorded, self.info)).to_dict()
+                known = RunConfig.from_dict(upgrade(each, self.info)).to_dict()
             except ValueError as error:
                 raise ValueError(f"{self.folder / INFO} is damaged: its config: {error}") from error
             different = differences(known, self.config.to_dict())

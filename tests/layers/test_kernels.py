@@ -466,3 +466,12 @@ def test_a_compiled_program_is_not_taken_for_an_exported_one():
     x = torch.zeros(1)
     assert torch.compile(Adds(), backend="eager", fullgraph=True)(x) == 0
     assert torch.export.export(Adds(), (x,)).module()(x) == 1
+
+
+def test_importing_does_not_import_the_compiler():
+    """It takes as long as torch itself, and a short run on a CPU has no use for it."""
+    code = (
+        "import sys\nimport smallvit.cli, smallvit.recipes.plan, smallvit.training.train\n"
+        "assert 'torch' in sys.modules and 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

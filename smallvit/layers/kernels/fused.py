@@ -18,15 +18,18 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _known: dict[torch.device, bool] = {}
 
 
-# The answer cannot change while a program runs, so a tracer may take it as it is. (It would trace
-# what functools.cache wraps.)
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _runs_on(device: torch.device) -> bool:
     """Whether Triton is there and the GPU has the matrix units its programs need."""
     if device not in _known:
         there = importlib.util.find_spec("triton") is not None and torch.version.hip is None
         _known[device] = there and torch.cuda.get_device_capability(device) >= (8, 0)
     return _known[device]
+
+
+# The answer cannot change while a program runs, so a tracer may take it as it is. (It would trace
+# what functools.cache wraps.) This is all that torch.compiler.assume_constant_result does, but that
+# imports the compiler, which takes longer than all of ours.
+_runs_on._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def exporting() -> bool:
