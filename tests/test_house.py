@@ -35,6 +35,7 @@ LEVELS = (
     {"server"},
     {"recipes"},
     {"experiments"},
+    {"watching"},
     {"cli"},
 )
 LOOKS_AT: dict[str, set[str]] = {}
@@ -143,7 +144,8 @@ def test_public_names_load_and_are_known_to_type_checkers():
 
 def test_extras():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {"onnx", "serve", "tensorboard", "parquet", "scipy-datasets", "tiff", "flax", "dev"}
+    extras = {"onnx", "serve", "tensorboard", "parquet", "scipy-datasets", "tiff", "flax"}
+    extras |= {"ray", "dev"}
     assert set(project["optional-dependencies"]) == extras
     core = {item.partition(">")[0] for item in project["dependencies"]}
     assert core == {

@@ -15,6 +15,7 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     predicting,
     exporting,
     serving,
+    watching,
     models,
     info,
 )

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
+from smallvit.cli.watching import watched
 
 if TYPE_CHECKING:
     from smallvit.recipes import Plan
@@ -38,6 +40,9 @@ def train(
         list[str] | None,
         _option("--set", metavar="PATH=VALUE", help="Set one value, such as optim.lr=3e-4."),
     ] = None,
+    watch: Annotated[
+        bool, _option("--watch", help="Show the run on a local page while it is trained.")
+    ] = False,
     **_: Any,
 ) -> None:
     """Train a model on your images, and say honestly how good it is.
@@ -59,15 +64,16 @@ def train(
         requested(context),
         changes_of(changes or []),
     )
-    if resume:
-        _resume(out, settings)
-        return
-    # Under torchrun the first process reads, audits and plans, for all.
-    world = join_world(leaf(settings, "loop.device") or "auto")
-    load_compiler(world.device, leaf(settings, "loop.compiled"))
-    with world.first():
-        planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
-    _run(planned, world.agree(planned.config if planned else RunConfig()), out)
+    with watched(out or Path("runs")) if watch and _is_first_process() else nullcontext():
+        if resume:
+            _resume(out, settings)
+            return
+        # Under torchrun the first process reads, audits and plans, for all.
+        world = join_world(leaf(settings, "loop.device") or "auto")
+        load_compiler(world.device, leaf(settings, "loop.compiled"))
+        with world.first():
+            planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
+        _run(planned, world.agree(planned.config if planned else RunConfig()), out)
 
 
 @app.command()

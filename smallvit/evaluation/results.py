@@ -135,6 +135,22 @@ class Evaluation:
             )
         return metrics[name]
 
+    def __repr__(self) -> str:
+        return (
+            f"Evaluation({self.split}: {self.count:,} images of {len(self.classes):,} classes, "
+            f"accuracy {self.metrics['accuracy'].percent})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: all metrics with their meaning, the largest confusions."""
+        from smallvit.pages import html_table
+
+        rows = [
+            (METRICS[name].title, METRICS[name].text(value), METRICS[name].explanation)
+            for name, value in self.metrics.items()
+        ]
+        return html_table(self._heading(), rows, self._confusions())
+
     @property
     def top5(self) -> Estimate | None:
         """Top-5 accuracy; None where there are no more than five classes."""
@@ -161,15 +177,16 @@ class Evaluation:
                 f"  {row.recall.percent}  {shown(row.name)}, {row.support:,} images"
                 for row in worst
             ]
-        confused = largest_confusions(self, _CONFUSED)
-        if confused:
-            lines += ["", "largest confusions"]
-            lines += [
-                f"  {pair.images:,} of {pair.support:,} {shown(pair.truth)} predicted as "
-                f"{shown(pair.predicted)}"
-                for pair in confused
-            ]
+        if confused := self._confusions():
+            lines += ["", "largest confusions", *(f"  {each}" for each in confused)]
         return "\n".join(lines)
+
+    def _confusions(self) -> list[str]:
+        return [
+            f"{pair.images:,} of {pair.support:,} {shown(pair.truth)} predicted as "
+            f"{shown(pair.predicted)}"
+            for pair in largest_confusions(self, _CONFUSED)
+        ]
 
     def _heading(self) -> str:
         many, missing = len(self.classes), len(self.absent)

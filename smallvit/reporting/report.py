@@ -113,19 +113,19 @@ def run_page(facts: RunFacts) -> str:
             "confusions": largest_confusions(evaluation, _CONFUSED),
             "calibration": calibration(evaluation, facts.uncalibrated),
         }
-    return _render("run.html", values)
+    return render("run.html", values)
 
 
 def comparison_page(facts: Sequence[RunFacts], *, folds: bool = False) -> str:
     """The page of several runs, as HTML."""
     title = f"{len(facts)} folds of one run" if folds else f"{len(facts)} runs compared"
     comparison = compare_runs(facts, folds=folds)
-    return _render("comparison.html", {"title": title, "comparison": comparison})
+    return render("comparison.html", {"title": title, "comparison": comparison})
 
 
 def sheet_page(sheet: Sheet) -> str:
     """The page of an experiment, as HTML."""
-    return _render("sheet.html", {"title": sheet.title, "sheet": sheet})
+    return render("sheet.html", {"title": sheet.title, "sheet": sheet})
 
 
 def record(run: Run) -> dict[str, str]:
@@ -140,12 +140,20 @@ def record(run: Run) -> dict[str, str]:
     return {name: shown(value) for name, value in rows.items() if value}
 
 
-def _render(template: str, values: dict[str, Any]) -> str:
+def page_code() -> tuple[str, str]:
+    """The style and the script inside every page."""
     environment = _environment()
     style, script = (
         environment.get_template(name).render().strip() for name in ("style.css", "script.js")
     )
+    return style, script
+
+
+def render(template: str, values: dict[str, Any]) -> str:
+    """A template of the folder pages/ with its values."""
     from markupsafe import Markup
+
+    style, script = page_code()
 
     values = {
         **values,
@@ -153,7 +161,7 @@ def _render(template: str, values: dict[str, Any]) -> str:
         "script": Markup(script),
         "policy": content_security(style, script, "img-src data:"),
     }
-    return environment.get_template(template).render(values)
+    return _environment().get_template(template).render(values)
 
 
 def _environment() -> "Environment":

@@ -138,6 +138,41 @@ class Run:
                 raise taken(folder) from error  # by a process that was faster
         return run
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}: {self._status}, {self._about})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, how it stands, how good it is."""
+        from smallvit.pages import html_table
+
+        info = self.info
+        rows = [
+            ("folder", str(self.folder)),
+            ("status", self._status),
+            ("parameters", f"{info.get('parameters', 0):,}"),
+            ("device", str(info.get("device", ""))),
+        ]
+        try:
+            evaluation = self.evaluation()
+            tested = "not measured" if evaluation is None else evaluation.summary()
+        except ValueError as error:  # a damaged file must not hide the rest
+            tested = str(error)
+        first, *more = tested.split("\n")
+        return html_table(self._about, [*rows, ("test", first)], more)
+
+    @property
+    def _status(self) -> str:
+        if self.finished and "steps" in self.info:
+            return f"finished after {self.info['steps']:,} steps"
+        return str(self.info.get("status", "unfinished"))
+
+    @property
+    def _about(self) -> str:
+        info = self.info
+        model = info.get("model", {}).get("name") or self.config.model.name
+        source = Path(str(info.get("data", {}).get("source") or self.config.data.source)).name
+        return f"{model} on {source}"
+
     def note(self, **values: Any) -> "Run":
         """Adds to what is recorded; returns the run as it is now."""
         new = Run(self.folder, self.config, {**self.info, **values})

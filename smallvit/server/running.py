@@ -21,6 +21,7 @@ from smallvit.text import shown
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp
 
     from smallvit.runs.folder import Run
     from smallvit.server.app import Timeout
@@ -62,8 +63,7 @@ def serve(
         OSError: The address is taken, or is not of this machine.
         ImportError: The packages of the extra "serve" are not installed.
     """
-    for package in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
-        require(package, "serve", "serving")
+    require_packages("serving")
     predictor = Predictor.open(source, device, trust=trust)
     check_hosts(allow_hosts)
     listener = listen(host, port)
@@ -76,14 +76,23 @@ def serve(
             "other machines can reach this server: it has no authentication and no encryption, so "
             "put a reverse proxy in front of it"
         )
-    ip = f"[{address[0]}]" if ":" in address[0] else address[0]
     classes = len(predictor.classes)
-    logger.info("%s, %s classes: http://%s:%s", name, f"{classes:,}", ip, address[1])
+    logger.info("%s, %s classes: %s", name, f"{classes:,}", url_of(listener))
     # The sender of a damaged image is told; strangers need not fill the log with them.
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
-    with _quiet_signals():
+    with quiet_signals():
         server.run([listener])
     logger.info("stopped")
+
+
+def require_packages(purpose: str) -> None:
+    """Refuses to begin without the packages of the extra "serve".
+
+    Raises:
+        ImportError: One is missing; the message holds the command that installs it.
+    """
+    for package in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
+        require(package, "serve", purpose)
 
 
 def make_server(
@@ -93,14 +102,20 @@ def make_server(
     hosts: frozenset[str] | None = None,
 ) -> "uvicorn.Server":
     """The server, for sockets that listen already; arguments are those of `make_app`."""
+    from smallvit.server.app import make_app
+
+    return server_of(make_app(predictor, limits, timeout, hosts), limits)
+
+
+def server_of(app: "ASGIApp", limits: Limits) -> "uvicorn.Server":
+    """A server of an application, whose connections are held to the limits."""
     import uvicorn
 
-    from smallvit.server.app import make_app
     from smallvit.server.connections import DRAIN_SECONDS, Connection
 
     protocol: Any = partial(Connection, limits)
     config = uvicorn.Config(
-        make_app(predictor, limits, timeout, hosts),
+        app,
         http=protocol,
         loop="asyncio",
         ws="none",
@@ -144,8 +159,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def url_of(listener: socket.socket) -> str:
+    """The address of a socket, as a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 @contextmanager
-def _quiet_signals() -> Iterator[None]:
+def quiet_signals() -> Iterator[None]:
     """Lets uvicorn, which sends itself again the signals that stopped it, end without error."""
     if threading.current_thread() is not threading.main_thread():
         yield

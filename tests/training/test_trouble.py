@@ -252,6 +252,18 @@ def test_a_run_whose_plans_changed_is_repeated_exactly(source, tmp_path, monkeyp
         assert run.config == first.config
 
 
+def test_a_run_that_dies_while_its_plans_are_recorded_can_be_opened(source, tmp_path):
+    began = train(tiny(source), out=tmp_path / "run", shown=False)
+    before = (began.folder / "config.yaml").read_text()
+    ends = began.config.with_steps(99, [(0, 50), (10, 99)])
+    assert Run.open(began.settle(ends).folder).config == ends  # the new config, not yet finished
+    (began.folder / "config.yaml").write_text(before)  # noted, and not yet written
+    assert Run.open(began.folder).config == began.config
+    (began.folder / "config.yaml").write_text(ends.with_steps(98).to_yaml())
+    with pytest.raises(ValueError, match="edited after the run began"):
+        Run.open(began.folder)
+
+
 def test_a_run_in_minutes_goes_on_with_its_plans(source, tmp_path, monkeypatch):
     clock = Clock()
     with monkeypatch.context() as patch:
