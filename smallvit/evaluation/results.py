@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from smallvit.arguments import check
 from smallvit.evaluation.calibration import ConfidenceBin
 from smallvit.evaluation.intervals import Estimate, proportion
 from smallvit.evaluation.metrics import METRICS
@@ -217,9 +218,10 @@ class Evaluation:
         """
         from smallvit.config_io import check_keys, from_plain
 
+        check("text", text, str)
         try:
             plain: Any = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{source} is not JSON: {error}") from error
         version = plain.pop("format", None) if isinstance(plain, dict) else None
         if not isinstance(version, int) or version > FORMAT:

@@ -46,5 +46,5 @@ def main(paths: list[str], top: int = 5) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(min(main(sys.argv[1:]), 1))

@@ -4,12 +4,15 @@ import os
 
 import numpy as np
 
+from smallvit.arguments import Positive, checked
 from smallvit.data import Dataset, load_data
+from smallvit.data.sources import SPLITS
 from smallvit.devices import choose_device
 from smallvit.evaluation import Evaluation, logits_of, measure
 from smallvit.runs.folder import Run
 
 
+@checked
 def evaluate(
     run: str | os.PathLike[str] | Run,
     data: str | os.PathLike[str] | None = None,
@@ -17,7 +20,7 @@ def evaluate(
     split: str = "test",
     flip: bool = False,
     device: str = "auto",
-    batch_size: int = 256,
+    batch_size: Positive = 256,
     progress: bool = False,
     save: bool = False,
 ) -> Evaluation:
@@ -41,6 +44,8 @@ def evaluate(
         ValueError: The run, the data or the split does not exist, the run's data has changed, or
             other data has classes that the model does not know.
     """
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}: allowed are {', '.join(SPLITS)}")
     run = Run.open(run)
     card = run.card
     name, parts = split, [split]

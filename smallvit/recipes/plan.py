@@ -1,9 +1,11 @@
 """`plan`: from data and wishes to a whole config."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
@@ -32,8 +34,9 @@ class Plan:
     reasons: Mapping[str, str]
 
 
+@checked
 def plan(
-    data: str | None = None,
+    data: str | os.PathLike[str] | None = None,
     *,
     recipe: str | None = None,
     model: str | None = None,
@@ -66,7 +69,7 @@ def plan(
         ValueError: Something is unknown or does not fit.
     """
     arguments = {
-        "data.source": data,
+        "data.source": None if data is None else os.fspath(data),
         "recipe": recipe,
         "model.name": model,
         "schedule.epochs": epochs,
