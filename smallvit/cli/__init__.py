@@ -14,12 +14,14 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     info,
 )
 from smallvit.cli.app import app, refusal
+from smallvit.cli.terminal import adapt_streams
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
     """Runs the command line; what the user got wrong is a sentence, not a traceback."""
+    adapt_streams()
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

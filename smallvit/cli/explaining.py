@@ -15,7 +15,7 @@ def explain(
     images: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGES…",
+            metavar="IMAGES",
             help="Images, folders of them at any depth, patterns, and - for a list on standard "
             "input, one path per line.",
         ),

@@ -19,7 +19,7 @@ def predict(
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATHS…",
+            metavar="PATHS",
             help="Images, folders of them at any depth, patterns, and - for a list on standard "
             "input, one path per line.",
         ),
@@ -41,6 +41,7 @@ def predict(
     from smallvit.inference import Predictor, write_rows
     from smallvit.inference import predict as predict_paths
     from smallvit.inference.rows import check_output, line
+    from smallvit.text import counted
 
     if out is not None:
         check_output(out)
@@ -52,7 +53,7 @@ def predict(
     )
     if out is not None:
         count, failed = write_rows(rows, out, top=top)
-        typer.echo(f"wrote {count:,} rows to {out}", err=True)
+        typer.echo(f"wrote {counted(count, 'row')} to {out}", err=True)
     else:
         count = failed = 0
         for row in rows:

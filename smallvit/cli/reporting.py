@@ -14,7 +14,7 @@ from smallvit.cli.evaluating import DeviceName
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN…", help="A run folder; several are compared on one page."),
+        typer.Argument(metavar="RUN", help="A run folder; several are compared on one page."),
     ],
     out: Annotated[
         Path | None,

@@ -20,6 +20,7 @@ from PIL import __version__ as pillow
 from smallvit.data import cache
 from smallvit.data.images import THUMB, Glance, UnreadableError, glance, read_bytes
 from smallvit.data.parallel import spread
+from smallvit.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ def survey_files(
     started = time.perf_counter()
     rows = list(spread(_survey_file, paths, description="reading images", progress=progress))
     seconds = time.perf_counter() - started
-    logger.info("read %d images in %.1f s", len(paths), seconds)
+    logger.info("read %s in %.1f s", counted(len(paths), "image"), seconds)
     blank = Glance((0, 0), 0, False, 0, np.zeros((THUMB, THUMB), np.uint8))
     seen = [blank if isinstance(look, str) else look for _, look in rows]
     survey = Survey(

@@ -11,7 +11,7 @@ from smallvit.arguments import check
 from smallvit.evaluation.calibration import ConfidenceBin
 from smallvit.evaluation.intervals import Estimate, proportion
 from smallvit.evaluation.metrics import METRICS
-from smallvit.text import shown
+from smallvit.text import counted, shown
 
 FORMAT = 1
 """Of the JSON that is written; older is read, newer refused."""
@@ -159,7 +159,7 @@ class Evaluation:
         if len(present) > 2:
             lines += ["", "worst classes (recall)"]
             lines += [
-                f"  {row.recall.percent}  {shown(row.name)}, {row.support:,} images"
+                f"  {row.recall.percent}  {shown(row.name)}, {counted(row.support, 'image')}"
                 for row in worst
             ]
         confused = largest_confusions(self, _CONFUSED)
@@ -176,8 +176,8 @@ class Evaluation:
         many, missing = len(self.classes), len(self.absent)
         note = f", {missing} of them absent" if missing else ""
         return (
-            f"{self.split}: {self.count:,} images of {many:,} classes{note}; "
-            "95 % confidence intervals in brackets"
+            f"{self.split}: {counted(self.count, 'image')} of {counted(many, 'class', 'classes')}"
+            f"{note}; 95 % confidence intervals in brackets"
         )
 
     def _rows(self, names: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ from smallvit.models.names import check_name
 from smallvit.recipes.recipes import ADDITIONS, RECIPES, Facts
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
-from smallvit.text import nearest
+from smallvit.text import counted, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
     choice = choice.overruled(requested)
     config, reasons = choice.config, dict(choice.reasons)
     if config.schedule.minutes is not None and config.schedule.steps is None:
-        minutes = f"{config.schedule.minutes:g} minutes"
+        minutes = counted(config.schedule.minutes, "minute")
         reasons["schedule.minutes"] = f"as many steps as fit into {minutes}"
     if not config.model.pretrained:
         check_name(config.model.name)

@@ -22,6 +22,7 @@ from smallvit.runs.config import (
     ScheduleConfig,
 )
 from smallvit.sizes import Size
+from smallvit.text import counted
 
 _SMALL = 40  # pixels up to which images are thumbnails, such as digits and CIFAR's
 _OWN_SIZE = 128  # pixels up to which images that share a size keep it
@@ -176,8 +177,8 @@ def auto(facts: Facts) -> Choice:
         **_size_reason(facts),
         "model.name": f"model {name}: the convolutional tokenizer learns most from few images; "
         f"this size for images of {facts.side} pixels on a {'GPU' if on_gpu else 'CPU'}",
-        "schedule.epochs loop.batch_size": f"{epochs:g} epochs of {facts.images:,} images in "
-        f"batches of {batch}: small sets need many passes and small batches",
+        "schedule.epochs loop.batch_size": f"{counted(epochs, 'epoch')} of {facts.images:,} images "
+        f"in batches of {batch}: small sets need many passes and small batches",
         "augment": _augment_reason(config.augment, facts),
     }
     if config.loss.balanced:
@@ -251,8 +252,8 @@ def spt_lsa(facts: Facts) -> Choice:
     )
     reasons = {
         **_size_reason(facts),
-        "schedule.steps loop.batch_size": f"{steps:,} steps of {batch}, {steps * batch:,} images "
-        "seen: the paper's 100 epochs are 300 passes",
+        "schedule.steps loop.batch_size": f"{counted(steps, 'step')} of {batch}, {steps * batch:,} "
+        "images seen: the paper's 100 epochs are 300 passes",
         "optim.lr": "learning rate 3e-3: the released default of 1e-3 does not reproduce its ViT",
         "optim.decay model.name augment": "weight decay on everything, constant stochastic depth, "
         "AutoAugment, as released",
