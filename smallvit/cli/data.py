@@ -10,7 +10,7 @@ import typer
 from smallvit.augment.config import PresetName
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import AUDIT, requested, with_options
-from smallvit.cli.terminal import legible
+from smallvit.cli.terminal import legible, say
 from smallvit.text import counted
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def audit(
     dataset = open_data(replace(config, allow=()), progress=sys.stderr.isatty())
     result = run_audit(dataset)
     if json == Path("-"):
-        typer.echo(result.to_json())
+        say(result.to_json())
     else:
         Console().print(_render(result))
         if json is not None:
@@ -64,7 +64,7 @@ def audit(
     if preview is not None:
         dataset = _as_trained(dataset, result)
         draw_preview(dataset, preview, augment=_augmenter(dataset, augment, result))
-        typer.echo(f"wrote {preview}", err=True)
+        say(f"wrote {preview}", err=True)
     if result.errors(config.allow):
         raise typer.Exit(1)
 
@@ -81,7 +81,7 @@ def cache(
     from smallvit.data import cache as store
 
     if clear:
-        typer.echo(f"freed {store.clear() / 1e6:,.1f} MB in {store.directory()}")
+        say(f"freed {store.clear() / 1e6:,.1f} MB in {store.directory()}")
         return
     entries = store.entries()
     table = Table("source", "split", "images", "size", "fit", "MB", box=None, pad_edge=False)
@@ -93,7 +93,7 @@ def cache(
         table.add_row(*(Text(legible(str(cell))) for cell in cells))
     if entries:
         Console().print(table)
-    typer.echo(f"{counted(len(entries), 'entry', 'entries')} in {store.directory()}")
+    say(f"{counted(len(entries), 'entry', 'entries')} in {store.directory()}")
 
 
 def _as_trained(dataset: "Dataset", result: "Audit") -> "Dataset":

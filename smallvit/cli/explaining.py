@@ -7,6 +7,7 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.evaluating import RunFolder
+from smallvit.cli.terminal import say
 
 
 @app.command()
@@ -42,14 +43,14 @@ def explain(
     opened = Run.open(run)
     side, (height, width) = receptive_field(opened.model()), opened.image_size
     if side is not None:
-        typer.echo(f"a token sees {side}×{side} of {height}×{width} pixels before any attention")
+        say(f"a token sees {side}×{side} of {height}×{width} pixels before any attention")
     written = 0
     for each in explain_files(opened, images, out, name=class_, device=device):
         if each.error:
-            typer.echo(f"{shown(each.path)}: {each.error}", err=True)
+            say(f"{shown(each.path)}: {each.error}", err=True)
             continue
         written += 1
         predicted = f"{shown(each.predicted)}, {each.probability:.1%}"
-        typer.echo(f"{shown(each.path)}: {predicted} → {shown(each.sheet or '')}")
+        say(f"{shown(each.path)}: {predicted} → {shown(each.sheet or '')}")
     if not written:
         raise refusal("no image could be read")

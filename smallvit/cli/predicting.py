@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
+from smallvit.cli.terminal import say
 from smallvit.formats import TRUST, sources
 
 
@@ -53,13 +54,13 @@ def predict(
     )
     if out is not None:
         count, failed = write_rows(rows, out, top=top)
-        typer.echo(f"wrote {counted(count, 'row')} to {out}", err=True)
+        say(f"wrote {counted(count, 'row')} to {out}", err=True)
     else:
         count = failed = 0
         for row in rows:
             count, failed = count + 1, failed + bool(row.error)
-            typer.echo(line(row))
+            say(line(row))
     if failed:
-        typer.echo(f"{failed:,} of {count:,} could not be predicted", err=True)
+        say(f"{failed:,} of {count:,} could not be predicted", err=True)
     if failed == count:
         raise typer.Exit(1)

@@ -4,6 +4,8 @@ import codecs
 import sys
 from typing import Any
 
+import typer
+
 from smallvit.text import shown
 
 _SIGNS = {
@@ -34,6 +36,11 @@ def adapt_streams() -> None:
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # not in a test that captures them
             reconfigure(errors="smallvit")
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Prints a line; typer would write UTF-8 where a stream says that it takes ASCII alone."""
+    typer.echo(text, file=sys.stderr if err else sys.stdout)
 
 
 def legible(text: str) -> str:
