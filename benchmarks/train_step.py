@@ -1,11 +1,29 @@
-"""Images a second of the whole training step, and what its parts cost.
+"""Images a second of the whole training step of every family, attention fused and plain.
 
-    python -m benchmarks.train_step --model vit_9_p4+spt+lsa --recipe spt_cifar
+    python -m benchmarks.train_step [--models vit_9_p4+spt+lsa,…] [--batches 128,1024]
+                                    [--rows fused,plain,…] [--profile] [--json out.json]
 
-Random images; every row is the same step with something left out, all in one run.
+A step is that of `smallvit train` with the family's recipe: gather, augment, mix, forward,
+backward, AdamW. The images are noise of 32×32 pixels, 100 classes. Rows:
+
+- fused: as it runs by default;
+- regional: `loop.regional=true`, blocks that are alike compiled once;
+- plain: `loop.fused=false`, torch's own attention;
+- unaugmented, uncaptured, uncompiled: the default without that (uncompiled is uncaptured too).
+
+Every row is compiled in a process of its own, all at once, and measured while the others wait:
+medians of repeats. Memory is the peak that torch allocated. `--profile` adds the share of each
+kind of kernel. On a CPU there is one row to compare: compiled or not.
 """
 
 import argparse
+import collections
+import json
+import math
+import os
+import platform
+import re
+import statistics
 import tempfile
 import time
 from dataclasses import replace
@@ -14,6 +32,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.gpu import run_all
 from smallvit.augment import PRESETS, AugmentConfig
 from smallvit.data import load_data
 from smallvit.runs.config import DataConfig, LoopConfig, ModelConfig, RunConfig
@@ -23,63 +42,178 @@ from smallvit.training.objective import make_objective
 from smallvit.training.step import Stepper
 from smallvit.training.train import build_model
 
-_WARM = 20
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+MODELS = {
+    "cait_24_p4+spt+lsa": "spt_cifar",
+    "cct_7_3x1": "compact_cifar100",
+    "vit_9_p4+spt+lsa": "spt_cifar",
+    "swin_tiny_p2+spt+lsa": "spt_cifar",
+    "pit_tiny_p2+spt+lsa": "spt_cifar",
+    "t2t_12+spt+lsa": "spt_cifar",
+}
+ROWS = {
+    "fused": {},
+    "regional": {"regional": True},
+    "plain": {"fused": False},
+    "unaugmented": {},
+    "uncaptured": {"captured": False},
+    "uncompiled": {"compiled": False, "captured": False},
+    "compiled": {"compiled": True},
+}
+_REPEATS = 3
+#: Kinds of kernels by their names, the first that fits; the rest is elementwise.
+KINDS = {
+    "attention": r"^(forward|backward|backward_tiled)$|flash|fmha|attention",
+    "optimiser": r"multi_tensor_apply|adam",
+    "convolution": r"conv|cudnn|wgrad2d|dgrad2d|nchw|nhwc",
+    "matmul": r"gemm|nvjet|cutlass|cublas|splitk|_mm",
+    "norm": r"norm",
+    "pool": r"pool",
+}
 
 
-def rate(config: RunConfig, steps: int, device: torch.device) -> float:
-    """Images a second of a number of steps."""
-    dataset = load_data(config.data.source, val=0)
-    world = World(0, 1, device)
+def config_of(source, name, batch, row):
+    """The run's config of one row."""
+    full = RunConfig(
+        data=DataConfig(source=source, val=0),
+        model=ModelConfig(name=name),
+        augment=PRESETS[MODELS.get(name, "spt_cifar")],
+        loop=LoopConfig(batch_size=batch, **ROWS[row]),
+    )
+    return replace(full, augment=AugmentConfig()) if row == "unaugmented" else full
+
+
+def prepare(source, name, batch, row, profiled):
+    """Compiles; returns a function that captures and measures."""
+    config, began = config_of(source, name, batch, row), time.perf_counter()
+    dataset, world = load_data(source, val=0), World(0, 1, DEVICE)
     model, _ = build_model(config, dataset)
     loader = make_loader(config, dataset, world)
     stepper = Stepper(config, make_objective(config, model, dataset, world), world)
-    for step in range(_WARM + steps):
-        if step == _WARM:
-            stepper.take_means()
-            started = time.perf_counter()
-        stepper(loader.batch(step), step, lr=1e-3, mixed=config.augment.mixed)
-    stepper.take_means()
-    return steps * config.loop.batch_size / (time.perf_counter() - started)
+    # What a graph captures stays allocated, and all processes share one GPU: capture later.
+    captured, stepper.captured = stepper.captured, False
+    done = 0
+
+    def take(steps):
+        nonlocal done
+        began = time.perf_counter()
+        for _ in range(steps):
+            stepper(loader.batch(done), done, lr=1e-3, mixed=config.augment.mixed)
+            done += 1
+        stepper.take_means()  # waits for the device
+        return time.perf_counter() - began
+
+    take(2)
+    found = {"first_steps_seconds": time.perf_counter() - began}
+    if DEVICE.type == "cuda":
+        torch.cuda.empty_cache()
+
+    def measure():
+        if DEVICE.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        compiled, stepper.captured = stepper.compiled, captured
+        take(2)
+        steps = max(2, math.ceil(0.2 / (take(3) / 3)))
+        seconds = [take(steps) / steps for _ in range(_REPEATS)]
+        if (stepper.accumulation, stepper.captured, stepper.compiled) != (1, captured, compiled):
+            raise RuntimeError("the step ran out of memory, or could not be captured")
+        found["ms"] = 1e3 * statistics.median(seconds)
+        found["spread"] = (max(seconds) - min(seconds)) / statistics.median(seconds)
+        found["images_per_second"] = batch / statistics.median(seconds)
+        if DEVICE.type == "cuda":
+            found["gigabytes"] = torch.cuda.max_memory_allocated() / 1e9
+        if profiled:
+            found["profile"] = profile(lambda: take(3), 3)
+        return found
+
+    return measure
+
+
+def profile(function, steps):
+    """Milliseconds and number of kernels of a step, by kind, and the longest kernels."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        function()
+    kinds, kernels, names = collections.Counter(), 0, collections.Counter()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            text = event.name.lower()
+            kind = next(
+                (kind for kind, has in KINDS.items() if re.search(has, text)), "elementwise"
+            )
+            took = event.time_range.elapsed_us() / 1e3 / steps
+            kinds[kind] += took
+            names[event.name[:80]] += took
+            kernels += 1
+    return {
+        "ms": dict(kinds.most_common()),
+        "kernels": kernels / steps,
+        "longest": dict(names.most_common(12)),
+    }
+
+
+def table(results, rows):
+    """One line for each model and batch, the rows side by side."""
+    print("| model | batch | " + " | ".join(f"{row}, images/s" for row in rows), end=" | ")
+    print("ratio | GB | first steps, s |\n|---|--:|" + "--:|" * (len(rows) + 3))
+    lines = collections.defaultdict(dict)
+    for label, found in results.items():
+        name, batch, row = label.split(" ")
+        lines[name, batch][row] = found
+    for (name, batch), found in lines.items():
+        rates = [found.get(row, {}).get("images_per_second") for row in rows]
+        first = found.get(rows[0], {})
+        last = next((rate for rate in rates[1:] if rate), None)
+        texts = ["–" if rate is None else f"{rate:,.0f}" for rate in rates]
+        texts.append(f"{rates[0] / last:.2f}" if rates[0] and last else "–")
+        texts += [f"{first.get(key, math.nan):.1f}" for key in ("gigabytes", "first_steps_seconds")]
+        print(f"| {name} | {int(batch):,} | {' | '.join(texts)} |")
+    for label, found in results.items():
+        if "profile" in found:
+            kinds, kernels = found["profile"]["ms"], found["profile"]["kernels"]
+            shares = ", ".join(f"{kind} {took:.2f}" for kind, took in kinds.items())
+            print(f"{label}: {kernels:.0f} kernels, {sum(kinds.values()):.2f} ms: {shares}")
+        if "failed" in found:
+            print(f"{label} failed: {found['failed'][-300:]}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="vit_9_p4+spt+lsa")
-    parser.add_argument("--recipe", default="spt_cifar", choices=PRESETS)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--side", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=200)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    on_gpu = DEVICE.type == "cuda"
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--batches", default="128,1024" if on_gpu else "64")
+    parser.add_argument("--rows", default="fused,plain" if on_gpu else "fused,compiled")
+    parser.add_argument("--patience", type=float, default=600, help="seconds to compile in")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--json", default="")
     args = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows, batches = args.rows.split(","), [int(batch) for batch in args.batches.split(",")]
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "noise.npz"
-        shape = (max(4096, 2 * args.batch), args.side, args.side, 3)
-        np.savez(
-            source,
-            images=random.integers(0, 256, shape, dtype=np.uint8),
-            labels=np.arange(shape[0], dtype=np.int64) % 100,
-        )
-        full = RunConfig(
-            data=DataConfig(source=str(source), val=0),
-            model=ModelConfig(name=args.model),
-            augment=PRESETS[args.recipe],
-            loop=LoopConfig(batch_size=args.batch),
-        )
-        rows = {
-            "whole step": full,
-            "without augmentation": replace(full, augment=AugmentConfig()),
-            "not captured": replace(full, loop=replace(full.loop, captured=False)),
-            "nor compiled": replace(full, loop=replace(full.loop, captured=False, compiled=False)),
-        }
-        if device.type == "cpu":
-            rows = dict(list(rows.items())[:2])
-        print(f"{args.model}, {args.recipe}, batch {args.batch}, {args.side} px, {device.type}")
-        first = 0.0
-        for name, config in rows.items():
-            value = rate(config, args.steps, device)
-            first = first or value
-            print(f"{name:24s} {value:10,.0f} images/s  {first / value:5.2f}× the time", flush=True)
+        source = str(Path(folder) / "noise.npz")
+        images = random.integers(0, 256, (max(4096, 2 * max(batches)), 32, 32, 3), dtype=np.uint8)
+        np.savez(source, images=images, labels=np.arange(len(images)) % 100)
+        os.environ["SMALLVIT_CACHE"] = folder
+        load_data(source, val=0).pixels("train")  # once, for all processes
+        jobs = {}
+        for name in args.models.split(","):
+            for batch in sorted(batches, reverse=True):
+                for row in rows:
+                    if name.startswith("cait") and row == "plain":
+                        continue  # talking heads are never fused
+                    profiled = args.profile and row == "fused" and batch == max(batches)
+                    jobs[f"{name} {batch} {row}"] = (source, name, batch, row, profiled)
+        results = run_all(prepare, jobs, patience=args.patience)
+    facts = {
+        "device": torch.cuda.get_device_name() if on_gpu else platform.machine(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processes_compiling_at_once": len(jobs),
+    }
+    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    table(results, rows)
+    if args.json:
+        Path(args.json).parent.mkdir(parents=True, exist_ok=True)
+        Path(args.json).write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 Public names load on first use: importing smallvit imports nothing heavy.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smallvit.extras import on_first_use
 
 if TYPE_CHECKING:
     from smallvit.data import audit, load_data
@@ -25,32 +26,6 @@ if TYPE_CHECKING:
     from smallvit.training.train import resume, train
 
 __version__ = "0.1.0"
-
-_HOMES = {
-    "DRLoc": "smallvit.losses",
-    "Evaluation": "smallvit.evaluation",
-    "Features": "smallvit.layers",
-    "LSA": "smallvit.layers",
-    "Run": "smallvit.runs",
-    "RunConfig": "smallvit.runs",
-    "SPT": "smallvit.layers",
-    "SeqPool": "smallvit.layers",
-    "audit": "smallvit.data",
-    "create_model": "smallvit.models",
-    "evaluate": "smallvit.inference.evaluate",
-    "explain": "smallvit.explaining",
-    "export": "smallvit.formats",
-    "list_models": "smallvit.models",
-    "load_data": "smallvit.data",
-    "load_reference": "smallvit.interop.references",
-    "localize": "smallvit.models.localize",
-    "plan": "smallvit.recipes",
-    "predict": "smallvit.inference",
-    "report": "smallvit.reporting",
-    "resume": "smallvit.training",
-    "serve": "smallvit.server",
-    "train": "smallvit.training",
-}
 
 __all__ = [
     "LSA",
@@ -78,13 +53,27 @@ __all__ = [
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'smallvit' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "data": ("audit", "load_data"),
+        "evaluation": ("Evaluation",),
+        "explaining.explain": ("explain",),
+        "formats": ("export",),
+        "inference": ("predict",),
+        "inference.evaluate": ("evaluate",),
+        "interop.references": ("load_reference",),
+        "layers": ("LSA", "SPT", "Features", "SeqPool"),
+        "losses": ("DRLoc",),
+        "models": ("create_model", "list_models"),
+        "models.localize": ("localize",),
+        "recipes.plan": ("plan",),
+        "reporting.report": ("report",),
+        "runs": ("Run", "RunConfig"),
+        "server": ("serve",),
+        "training.train": ("resume", "train"),
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -9,10 +9,9 @@ import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import yaml
 
 from smallvit.text import nearest
 
@@ -27,48 +26,52 @@ _FLOAT = re.compile(
 )
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which 3e-4 is a number, and no text is small but its data large or deep."""
+@cache
+def _yaml() -> tuple[Any, Any]:
+    """PyYAML's loader and dumper in our form, imported when a file is read or written."""
+    import yaml
 
-    _depth = 0
+    class Loader(yaml.SafeLoader):
+        """YAML in which 3e-4 is a number, and no text is small but its data large or deep."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """One value with all that is below it."""
-        mark = self.peek_event().start_mark
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="no *alias is read here", problem_mark=mark)
-        if self._depth == _DEEPEST:
-            problem = f"it is more than {_DEEPEST} levels deep"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
+        _depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            """One value with all that is below it."""
+            mark = self.peek_event().start_mark
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(problem="no *alias is read here", problem_mark=mark)
+            if self._depth == _DEEPEST:
+                problem = f"it is more than {_DEEPEST} levels deep"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+            self._depth += 1
+            node = super().compose_node(parent, index)
+            self._depth -= 1
+            return node
+
+    class Dumper(yaml.SafeDumper):
+        """YAML in which the text "3e-4" is quoted, as it must be for that loader."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            """Writes what occurs twice twice."""
+            return True
+
+    for kind in (Loader, Dumper):
+        kind.yaml_implicit_resolvers = {
+            letter: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:float"]
+            for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+        kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+    def quoted(dumper: Any, text: str) -> yaml.ScalarNode:
+        """Text whose rare line breaks are escaped; PyYAML would read them back as spaces."""
+        style = '"' if set(text) & set("\x85\u2028\u2029") else None
+        node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
         return node
 
+    Dumper.add_representer(str, quoted)
 
-class _Dumper(yaml.SafeDumper):
-    """YAML in which the text "3e-4" is quoted, as it must be for that loader."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Writes what occurs twice twice."""
-        return True
-
-
-for _kind in (_Loader, _Dumper):
-    _kind.yaml_implicit_resolvers = {
-        letter: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:float"]
-        for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
-
-
-def _quoted(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Text whose rare line breaks are escaped; PyYAML would read them back as spaces."""
-    style = '"' if set(text) & set("\x85\u2028\u2029") else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _quoted)
+    return Loader, Dumper
 
 
 def read_yaml(text: str, source: str = "the text") -> Any:
@@ -77,17 +80,22 @@ def read_yaml(text: str, source: str = "the text") -> Any:
     Raises:
         ValueError: It is not YAML; the message says where.
     """
+    import yaml
+
     try:
-        return yaml.load(text, _Loader)
-    # PyYAML raises the last three for scalars that are not of the type their !!tag claims.
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError) as error:
+        return yaml.load(text, _yaml()[0])
+    # PyYAML raises these for scalars that are not of the type their !!tag claims, for dates that do
+    # not exist, and for 20,000 brackets.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{source} is not YAML: {reason}") from error
+        raise ValueError(f"{source} is not YAML that can be used: {reason}") from error
 
 
 def write_yaml(data: Mapping[str, Any]) -> str:
     """YAML that `read_yaml` turns into the same data, in the order given."""
-    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    import yaml
+
+    return yaml.dump(dict(data), Dumper=_yaml()[1], sort_keys=False, allow_unicode=True, width=100)
 
 
 def to_plain(value: Any) -> Any:

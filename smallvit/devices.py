@@ -8,6 +8,16 @@ if TYPE_CHECKING:
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
 
+def prefers_bf16(device: "torch.device") -> bool:
+    """Whether a device is faster in bf16: a GPU that has it, a CPU with instructions for it."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # of AMX machines too
+    return device.type == "cpu" and known is not None and bool(known())
+
+
 def choose_device(name: str) -> "torch.device":
     """The device of that name; "auto" is a GPU if there is one.
 

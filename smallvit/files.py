@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import glob
+import hashlib
 import json
 import os
 import secrets
@@ -34,7 +35,8 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
     middle = f".{os.getpid()}-{secrets.token_hex(4)}" if shared else ""
     part = path.with_name(f"{path.name}{middle}.part")
     try:
-        with part.open("xb" if shared else "wb") as file:
+        # A link there would lead the bytes to a file that is not ours.
+        with open(part, "xb" if shared else "wb", opener=without_links) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -43,6 +45,16 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def without_links(path: str, flags: int) -> int:
+    """For `open`: raises OSError where the file is a link."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def hash_bytes(data: bytes) -> str:
+    """What is recorded of a file, so that a change of it is found."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -64,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path} is damaged: it is not a JSON object")

@@ -36,12 +36,15 @@ def test_models():
     assert lines[1][:5] == ["cct_7_3x1", "3.76", "M", "32", "px"]
     assert len(lines) == 4
     assert run("-q", "models", "cct_7*").stdout == done.stdout
+    listed = {line.split()[0]: line.split()[1] for line in run("models").stdout.splitlines()}
+    assert {"cifar_resnet56", "resnet18", "resnet50", "efficientnet_b0", "hct_s_p8"} <= {*listed}
+    assert listed["cifar_resnet56"] == "0.85"
 
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (("models", "resnet*"), "no model matches 'resnet*'"),
+        (("models", "alexnet*"), "no model matches 'alexnet*'"),
         (("modles",), "modles"),
         (("--loud",), "--loud"),
     ],
@@ -73,20 +76,35 @@ def folder(tmp_path_factory):
 
 
 def test_audit(folder, tmp_path):
-    place = {"SMALLVIT_CACHE": str(tmp_path / "cache")}
+    cache = {"SMALLVIT_CACHE": str(tmp_path / "cache")}
     report, sheet = tmp_path / "audit.json", tmp_path / "sheet.png"
-    done = run("audit", folder, "--json", report, "--preview", sheet, **place)
+    done = run("audit", folder, "--json", report, "--preview", sheet, **cache)
     assert done.returncode == 1, done.stderr
     assert "--allow leaks" in " ".join(done.stdout.split())
-    found = json.loads(report.read_text())
-    assert found["counts"]["test"] == {"cat": 4, "dog": 4}
-    assert "leaks" in {finding["code"] for finding in found["findings"]}
+    result = json.loads(report.read_text())
+    assert result["counts"]["test"] == {"cat": 4, "dog": 4}
+    assert "leaks" in {finding["code"] for finding in result["findings"]}
     with Image.open(sheet) as image:
         assert image.width > 300
 
-    allowed = run("audit", folder, "--allow", "leaks", "--json", "-", **place)
+    allowed = run("audit", folder, "--allow", "leaks", "--json", "-", **cache)
     assert allowed.returncode == 0, allowed.stderr
-    assert json.loads(allowed.stdout) == found
+    assert json.loads(allowed.stdout) == result
+
+
+def test_the_preview_of_images_of_several_sizes_has_the_planned_size(folder, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(folder, data)
+    Image.new("RGB", (50, 70)).save(data / "train" / "cat" / "other.png")
+    sizes = {}
+    for name, words in {"planned": [], "given": ["--image-size", "8"]}.items():
+        sheet = tmp_path / f"{name}.png"
+        words += ["--preview", sheet, "--augment", "none", "--allow", "leaks,unreadable"]
+        done = run("audit", data, *words, SMALLVIT_CACHE=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        with Image.open(sheet) as image:
+            sizes[name] = image.size
+    assert sizes["planned"] != sizes["given"]
 
 
 def test_audit_of_nothing_is_a_sentence(tmp_path):
@@ -97,21 +115,55 @@ def test_audit_of_nothing_is_a_sentence(tmp_path):
 
 
 def test_cache(folder, tmp_path):
-    place = {"SMALLVIT_CACHE": str(tmp_path)}
+    cache = {"SMALLVIT_CACHE": str(tmp_path)}
     code = (
         "import sys; from smallvit import load_data; "
         "load_data(sys.argv[1], image_size=16).pixels('train')"
     )
     subprocess.run(
-        [sys.executable, "-c", code, str(folder)], check=True, env={**os.environ, **place}
+        [sys.executable, "-c", code, str(folder)], check=True, env={**os.environ, **cache}
     )
-    listed = run("cache", **place).stdout
+    listed = run("cache", **cache).stdout
     assert "train" in listed
     assert "16×16" in listed
     assert "1 entry in" in listed
-    assert "freed" in run("cache", "--clear", **place).stdout
-    assert "0 entries" in run("cache", **place).stdout
+    assert "freed" in run("cache", "--clear", **cache).stdout
+    assert "0 entries" in run("cache", **cache).stdout
 
 
 def test_every_preset_of_augmentation_can_be_previewed():
     assert set(get_args(PresetName)) == set(PRESETS)
+
+
+WAITING = """
+import os, sys
+import smallvit.cli
+before = os.environ.get("OMP_WAIT_POLICY")
+sys.argv = ["smallvit", "--version"]
+try:
+    smallvit.cli.main()
+except SystemExit:
+    pass
+print(before, os.environ.get("OMP_WAIT_POLICY"), os.environ.get("KMP_BLOCKTIME"))
+print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "None passive 0"),
+        ({"OMP_WAIT_POLICY": "active"}, "active active None"),
+        ({"KMP_BLOCKTIME": "200"}, "None None 200"),
+        ({"GOMP_SPINCOUNT": "5"}, "None None None"),
+    ],
+)
+def test_threads_sleep_while_they_wait(environment, expected):
+    """Set by the command and not by the import, before torch is loaded, and never overruled."""
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING],
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "HOME": "/nonexistent", **environment},
+    )
+    assert done.stdout.splitlines()[-2:] == [expected, "False"], done.stderr

@@ -19,7 +19,7 @@ from smallvit.files import (
     write_tensors,
     writing,
 )
-from smallvit.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from smallvit.runs.checkpoint import Progress, Score, load_checkpoint, save_checkpoint
 
 
 def refuse(*args, **kwargs):
@@ -147,18 +147,15 @@ def test_tensors_may_share_memory_and_be_strided(tmp_path):
 
 
 def checkpoint(step):
-    return Checkpoint(
-        step=step,
-        tensors={"w": torch.full((50,), float(step)), "n": torch.tensor(step)},
-        state={"step": step, "best": [0.1 + 0.2, 1e-300], "ended": ""},
-    )
+    progress = Progress(step=step, steps=99, best=Score(0.1 + 0.2, 1e-300))
+    return progress, {"w": torch.full((50,), float(step)), "n": torch.tensor(step)}
 
 
 @pytest.fixture
 def saved(tmp_path):
     folder = tmp_path / "checkpoints"
     for step in (2, 4, 6):
-        save_checkpoint(folder, checkpoint(step))
+        save_checkpoint(folder, *checkpoint(step))
     return folder
 
 
@@ -169,10 +166,10 @@ def names(folder):
 def test_two_checkpoints_are_kept(saved):
     stems = ("000000004", "000000006")
     assert names(saved) == [f"{s}.{e}" for s in stems for e in ("json", "safetensors")]
-    back = load_checkpoint(saved)
-    assert back.step == 6
-    assert back.state == {"step": 6, "best": [0.1 + 0.2, 1e-300], "ended": ""}
-    assert torch.equal(back.tensors["w"], torch.full((50,), 6.0))
+    progress, tensors = load_checkpoint(saved)
+    assert progress == Progress(step=6, steps=99, best=Score(0.1 + 0.2, 1e-300))
+    assert progress.best.beats(Score(0.1 + 0.2, 1.0))
+    assert torch.equal(tensors["w"], torch.full((50,), 6.0))
 
 
 def test_no_checkpoint(tmp_path):
@@ -222,14 +219,14 @@ DESCRIPTIONS = [cut, empty, other, keyless, binary]
 def test_a_torn_checkpoint_is_detected_and_the_one_before_it_used(saved, caplog, name, damage):
     damage(saved / name)
     with caplog.at_level(logging.WARNING):
-        assert load_checkpoint(saved).step == 4
+        assert load_checkpoint(saved)[0].step == 4
     assert "damaged" in caplog.text
     assert "000000006.json" in caplog.text
 
 
 def test_a_checkpoint_without_its_description_does_not_exist(saved):
     remove(saved / "000000006.json")
-    assert load_checkpoint(saved).step == 4
+    assert load_checkpoint(saved)[0].step == 4
 
 
 def test_all_torn(saved):
@@ -241,13 +238,13 @@ def test_all_torn(saved):
 @pytest.mark.parametrize("left", ["000000009.safetensors", "000000009.safetensors.part"])
 def test_what_a_killed_save_left_does_not_count_as_a_checkpoint(saved, left):
     (saved / left).write_bytes(b"torn")
-    assert load_checkpoint(saved).step == 6
-    save_checkpoint(saved, checkpoint(7))
+    assert load_checkpoint(saved)[0].step == 6
+    save_checkpoint(saved, *checkpoint(7))
     damage = saved / "000000007.safetensors"
     cut(damage)
-    assert load_checkpoint(saved).step == 6
-    save_checkpoint(saved, checkpoint(10))
-    save_checkpoint(saved, checkpoint(11))
+    assert load_checkpoint(saved)[0].step == 6
+    save_checkpoint(saved, *checkpoint(10))
+    save_checkpoint(saved, *checkpoint(11))
     assert names(saved) == [f"0000000{s}.{e}" for s in (10, 11) for e in ("json", "safetensors")]
 
 
@@ -255,6 +252,6 @@ def test_a_save_that_fails_keeps_the_old_ones(saved, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
         with pytest.raises(OSError, match="No space left"):
-            save_checkpoint(saved, checkpoint(8))
+            save_checkpoint(saved, *checkpoint(8))
     assert len(names(saved)) == 4
-    assert load_checkpoint(saved).step == 6
+    assert load_checkpoint(saved)[0].step == 6

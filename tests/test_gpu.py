@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from smallvit import DRLoc
-from tests.models.shrunk import FAMILIES, shrunk
+from tests.models.shrunk import FULL, shrunk
 
 pytestmark = [
     pytest.mark.compiled,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and there is none"),
 ]
-ALL = [f"{name}+spt+lsa" if name != "cvt_13" else name for name in FAMILIES]
 
 
 def prepare(name):
@@ -19,7 +18,7 @@ def prepare(name):
     return model, torch.randn(4, 3, *model.config.image_size)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FULL)
 def test_same_numbers_as_on_the_cpu(name):
     model, x = prepare(name)
     expected = model(x)
@@ -28,7 +27,7 @@ def test_same_numbers_as_on_the_cpu(name):
     assert all(part.is_cuda for part in maps)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(name, dtype):
     model, x = prepare(name)
@@ -42,7 +41,7 @@ def test_half_precision(name, dtype):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Inductor gives advice on speed
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", FULL)
 def test_inductor(name):
     model, x = prepare(name)
     model, x = model.cuda(), x.cuda()

@@ -1,16 +1,24 @@
 """Recipes: the papers' numbers, and what `auto` makes of data."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch.utils.flop_counter import FlopCounterMode
 
-from smallvit import plan
+import smallvit
+from smallvit.augment.config import PRESETS
 from smallvit.config_io import field_at, leaf
 from smallvit.recipes import ADDITIONS, RECIPES, Facts
+from smallvit.recipes.speed import RECORDED, cost, measure_speed
 from smallvit.runs import RunConfig
 from smallvit.training.optim import is_mixed, learning_rate
+
+SPEED = 60_000.0  # about that of two CPU cores with bf16
+plan = partial(smallvit.plan, speed=SPEED)
 
 CIFAR = Facts(
     source="cifar100",
@@ -46,7 +54,48 @@ def test_spt_lsa_is_the_papers_recipe():
     assert config.augment.mix_probability == 0.5
     assert learning_rate(11_710, 117_100, config.optim.lr, config.schedule) == config.optim.lr
     assert chosen("spt-lsa", side=64).model.name == "vit_9_p8+spt+lsa"
-    assert chosen("spt-lsa", source="svhn").augment.flip == 0
+    assert chosen("spt-lsa", source="svhn").augment == PRESETS["spt_svhn"]
+    assert chosen("spt-lsa", source="svhn").augment.flip == 0.5
+    assert chosen("spt-lsa", source="tiny-imagenet", side=64).augment.policy == "auto_imagenet"
+    warned = choice("spt-lsa", source="svhn", mirrored=False).reasons
+    assert "augment.flip=0" in warned["augment.flip"]
+
+
+@pytest.mark.parametrize(
+    ("model", "lr"),
+    [
+        (None, 3e-3),
+        ("vit_9_p4", 3e-3),
+        ("vit_9_p4+lsa", 3e-3),
+        ("swin_tiny_p2+spt+lsa", 1e-3),
+        ("cait_24_p4", 1e-3),
+        ("pit_tiny_p2+spt", 1e-3),
+        ("t2t_12", 1e-3),
+    ],
+)
+def test_spt_lsa_has_the_learning_rate_of_the_family(photos, model, lr):
+    config = plan(str(photos), recipe="spt-lsa", model=model, device="cpu").config
+    assert config.optim.lr == lr
+    assert (config.optim.weight_decay, config.optim.decay) == (0.05, "all")
+    steps = config.schedule.steps
+    assert learning_rate(round(0.1 * steps), steps, lr, config.schedule) == lr
+
+
+def test_tiny_imagenet_is_known_by_its_content(tmp_path):
+    """Its folder may have any name; 200 other classes are not it."""
+    policies = {}
+    for kind, first in (("n{:08d}", 1443537), ("kind {}", 0)):
+        folder = tmp_path / f"pictures {first}"
+        for number in range(200):
+            (folder / kind.format(first + number)).mkdir(parents=True)
+            for i in range(2):
+                pixels = np.random.default_rng(2 * number + i).integers(0, 256, (64, 64, 3))
+                path = folder / kind.format(first + number) / f"{i}.png"
+                Image.fromarray(pixels.astype(np.uint8)).save(path)
+        changes = {"data": {"test": 0}}
+        planned = plan(str(folder), recipe="spt-lsa", device="cpu", changes=changes)
+        policies[kind] = planned.config.augment.policy
+    assert list(policies.values()) == ["auto_imagenet", "auto_cifar10"]
 
 
 def test_compact_is_the_papers_recipe():
@@ -56,11 +105,62 @@ def test_compact_is_the_papers_recipe():
     assert hundred.schedule.epochs == 310
     steps = 310 * 390
     rates = [learning_rate(390 * e, steps, 6e-4, hundred.schedule) for e in (0, 10, 300, 309)]
-    assert rates == pytest.approx([1e-6, 6e-4, 1e-5, 1e-5])
+    tenth = 1e-5 + 5.9e-4 * (1 + math.cos(math.pi * 10 / 300)) / 2  # the cosine's tenth epoch
+    assert rates == pytest.approx([1e-6, tenth, 1e-5, 1e-5])
+    assert (
+        len({learning_rate(390 * 50 + i, steps, 6e-4, hundred.schedule) for i in range(390)}) == 1
+    )
+    assert {hundred.optim.decay, ten.optim.decay} == {"axes"}
+    assert (hundred.augment, ten.augment) == (
+        PRESETS["compact_cifar100"],
+        PRESETS["compact_cifar10"],
+    )
     assert (hundred.augment.erasing, ten.augment.erasing) == (0.25, 0)
     assert is_mixed(steps - 1, steps, hundred.schedule)
     assert is_mixed(174 * 390, steps, ten.schedule)
     assert not is_mixed(175 * 390, steps, ten.schedule)
+
+
+def test_compact_has_the_published_settings_of_larger_images():
+    flowers = chosen("compact", source="flowers102-2040", classes=102, images=2040, side=300)
+    assert (flowers.data.image_size, flowers.model.name) == (224, "cct_7_7x2")
+    assert (flowers.optim.lr, flowers.optim.weight_decay, flowers.loop.batch_size) == (
+        5e-4,
+        0.06,
+        96,
+    )
+    assert (flowers.schedule.start, flowers.schedule.mixed) == (1e-6, 1)
+    assert flowers.augment == PRESETS["compact_flowers"]
+    many = chosen("compact", source="photos", classes=1000, images=1_281_167, shared_size=None)
+    assert (many.data.image_size, many.model.name) == (224, "cct_14_7x2")
+    assert (many.optim.lr, many.optim.weight_decay, many.loop.batch_size) == (5e-4, 0.05, 128)
+    assert many.augment == PRESETS["compact_imagenet"]
+    tiny = chosen("compact", source="tiny-imagenet", classes=200, images=100_000, side=64)
+    assert tiny.data.image_size == 64
+
+
+def test_drloc_is_the_released_recipe():
+    config = chosen("drloc")
+    assert (config.model.name, config.data.image_size) == ("swin_t", 224)
+    assert (config.optim.lr, config.loop.batch_size, config.optim.clip) == (1e-3, 1024, 5)
+    assert (config.optim.weight_decay, config.optim.decay, config.optim.ema) == (
+        0.05,
+        "matrices",
+        0,
+    )
+    assert (config.loss.drloc, config.loss.drloc_form, config.loss.pairs) == (
+        "auto",
+        "released",
+        64,
+    )
+    assert config.augment == PRESETS["drloc"]
+    steps = 101 * 48
+    assert config.schedule.epochs == 101
+    rates = [learning_rate(48 * e, steps, 1e-3, config.schedule) for e in (0, 10, 20, 100)]
+    cosine = [1e-5 + 9.9e-4 * (1 + math.cos(math.pi * e / 300)) / 2 for e in (20, 100)]
+    assert rates == pytest.approx([1e-6, (1e-6 + 1e-3) / 2, *cosine])
+    few = chosen("drloc", images=600)
+    assert (few.loop.batch_size, few.optim.lr) == (600, 5e-4 * 600 / 512)
 
 
 def test_dense_relative_localization_leaves_its_weight_to_the_built_model():
@@ -68,7 +168,7 @@ def test_dense_relative_localization_leaves_its_weight_to_the_built_model():
     assert not any(chosen(name).loss.drloc for name in ("auto", "spt-lsa", "compact"))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "drloc"])
 def test_the_image_size_is_chosen_from_facts(name):
     differing = chosen(name, shared_size=None)
     assert differing.data.image_size == 64
@@ -96,21 +196,102 @@ def test_help_names_the_recipes():
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("images", [20, 600, 5_000, 50_000, 200_000])
 @pytest.mark.parametrize("side", [16, 28, 64, 224])
-def test_auto_fits_its_budget(device, images, side):
-    config = chosen("auto", device=device, images=images, side=side)
+@pytest.mark.parametrize("minutes", [None, 1.0, 8.0])
+def test_auto_fits_the_time(device, images, side, minutes):
+    """What it plans takes about ten minutes on a CPU and five on a GPU, or less."""
+    speed = SPEED if device == "cpu" else RECORDED["cuda"]
+    config = chosen(
+        "auto", device=device, images=images, side=side, typical_side=side, speed=speed,
+        minutes=minutes,
+    )  # fmt: skip
     assert config.loop.batch_size <= images
     assert not config.augment.mixed or config.loop.batch_size % config.augment.mix_group == 0
-    seen = config.schedule.epochs * images
-    assert seen <= max(6e6 if device == "cuda" else 1.8e5, 60 * images) * 1.01
-    assert config.schedule.epochs >= 20
+    shown = config.data.image_size
+    rate = speed / cost(config.model.name, shown)
+    assert config.schedule.epochs * images / rate <= 60 * (
+        minutes or (10 if device == "cpu" else 5)
+    )
     assert RunConfig.from_yaml(config.to_yaml()) == config
 
 
+def test_auto_chooses_by_time():
+    cpu = {"device": "cpu", "speed": SPEED, "images": 5_000, "classes": 10, "epochs": None}
+    one, eight = (chosen("auto", minutes=m, **cpu) for m in (1, 8))
+    assert one.model.name == eight.model.name == "hct_s_p8"
+    assert (one.augment.mixed, one.augment.policy, one.augment.padding) == (False, "none", 4)
+    assert eight.augment.mixed
+    assert (one.optim.optimizer, one.optim.muon_decay) == ("muon", 1.0)
+    assert one.optim.muon_lr >= eight.optim.muon_lr == 0.01
+    slow = chosen("auto", minutes=1, **{**cpu, "speed": 500.0})
+    assert slow.model.name == "hct_xs_p8"
+    gpu = chosen("auto", speed=RECORDED["cuda"])
+    assert gpu.model.name == "hct_l_p4"
+    assert gpu.augment.mixed
+    assert chosen("auto", device="cpu", epochs=3.0).schedule.epochs == 3
+    assert not chosen("auto", device="cpu", epochs=3.0).augment.mixed
+
+
+def test_auto_looks_closer_where_there_is_time():
+    photos = {"shared_size": None, "typical_side": 300, "images": 1_600, "device": "cpu"}
+    assert chosen("auto", **photos, speed=SPEED, minutes=1).data.image_size == 64
+    assert chosen("auto", **photos, speed=3 * SPEED, minutes=8).data.image_size == 128
+    assert chosen("auto", **photos, speed=3 * SPEED, minutes=8).model.name.endswith("_p16")
+    small = {**photos, "typical_side": 90}
+    assert chosen("auto", **small, speed=3 * SPEED, minutes=8).data.image_size == 64
+    wanted = {**photos, "requested_size": (96, 96)}
+    assert chosen("auto", **wanted, speed=SPEED, minutes=1).data.image_size == 96
+
+
+def test_tiny_data_takes_less_time():
+    config = chosen("auto", images=100, device="cpu", speed=SPEED)
+    assert config.schedule.epochs == 200
+
+
+def test_auto_plans_for_the_model_that_is_requested():
+    few, many = (
+        chosen("auto", images=5_000, device="cpu", speed=SPEED, minutes=8, model=name)
+        for name in ("cct_7_3x1", "cct_2_3x2")
+    )
+    assert (few.model.name, few.optim.optimizer) == ("cct_7_3x1", "adamw")
+    assert few.schedule.epochs < many.schedule.epochs / 4
+
+
+@pytest.mark.parametrize("name", ["hct_xs_p8", "hct_s_p4", "hct_m_p8", "hct_l_p16"])
+@pytest.mark.parametrize("side", [32, 96])
+def test_costs_are_those_of_the_models(name, side):
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = smallvit.create_model(name, num_classes=10, image_size=side).eval()
+        model(torch.zeros(1, 3, side, side))
+    assert cost(name, side) == pytest.approx(counter.get_total_flops() / 1e6, rel=0.2)
+
+
+def test_speed_is_measured_within_seconds():
+    """On a clock that counts its readings: a first step, and those that fit into two seconds."""
+    ticks = iter(range(10**6))
+    speed = measure_speed("cpu", clock=lambda: 0.1 * next(ticks))
+    assert next(ticks) < 40
+    assert speed == pytest.approx(0.8 * 64 * cost("hct_s_p8", 32) / 0.1, rel=0.2)
+    assert measure_speed("cuda") == RECORDED["cuda"]
+
+
+def test_time_that_cannot_suffice_is_refused_before_any_work(photos):
+    with pytest.raises(ValueError, match="minutes are not enough here"):
+        plan(str(photos), minutes=0.02, device="cpu")
+    with pytest.raises(ValueError, match="minutes are not enough here"):
+        smallvit.plan(str(photos), minutes=1, device="cpu", speed=20.0)
+
+
+def test_auto_says_how_long_it_will_take(photos):
+    planned = plan(str(photos), device="cpu")
+    assert "about 1 minutes" not in planned.reasons[EPOCHS]
+    assert "about a minute" in planned.reasons[EPOCHS]
+
+
 def test_auto_looks_at_mirrors_colours_and_balance():
-    assert chosen("auto").augment.flip == 0.5
+    assert chosen("auto", epochs=300.0).augment.flip == 0.5
     assert chosen("auto", mirrored=False).augment.flip == 0
-    assert chosen("auto", side=28, channels=1).augment.policy == "none"
-    assert chosen("auto").augment.policy == "trivial"
+    assert chosen("auto", side=28, channels=1, epochs=300.0).augment.policy == "none"
+    assert chosen("auto", epochs=300.0).augment.policy == "trivial"
     assert chosen("auto", imbalance=30).loss.balanced
     assert not chosen("auto", imbalance=3).loss.balanced
 
@@ -132,11 +313,11 @@ EPOCHS = "schedule.epochs loop.batch_size"
 
 def test_a_plan_says_what_it_chose(photos):
     planned = plan(str(photos), device="cpu")
-    assert planned.config.model.name == "cct_4_7x2"
+    assert planned.config.model.name == "hct_s_p8"
     assert planned.config.data.source == str(photos)
     assert (planned.config.data.image_size, planned.dataset.image_size) == (64, (64, 64))
     assert planned.dataset.pixels("train").shape[2:] == (64, 64)
-    assert "cct_4_7x2" in planned.reasons["model.name"]
+    assert "hct_s_p8" in planned.reasons["model.name"]
     assert f"{planned.config.schedule.epochs:g} epochs" in planned.reasons[EPOCHS]
     assert "64×64" in planned.reasons["data.image_size"]
 
@@ -158,7 +339,7 @@ def test_what_is_requested_goes_before_the_recipe(photos):
     assert planned.dataset.image_size == (32, 32)
     for weight in (0.3, 1.0):
         assert plan(str(photos), drloc=weight, device="cpu").config.loss.drloc == weight
-    assert plan(str(photos), model="auto", device="cpu").config.model.name == "cct_4_7x2"
+    assert plan(str(photos), model="auto", device="cpu").config.model.name == "hct_s_p8"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +349,7 @@ def test_what_is_requested_goes_before_the_recipe(photos):
         ({"schedule": {"steps": 3}}, EPOCHS),
         ({"schedule": {"minutes": 3}}, EPOCHS),
         ({"loop": {"batch_size": 16}}, EPOCHS),
-        ({"model": {"name": "cct_4_7x2"}}, "model.name"),
+        ({"model": {"name": "hct_s_p8"}}, "model.name"),
         ({"augment": {"flip": 0.0}}, "augment"),
         ({"data": {"image_size": 32}}, "data.image_size"),
     ],
@@ -222,6 +403,11 @@ def test_fine_tuning_is_a_change_to_any_recipe(photos):
         assert "model.name" not in planned.reasons
         assert f"{config.schedule.epochs:g} epochs" in planned.reasons["schedule.epochs"]
         assert "data.image_size" in planned.reasons
+        assert (config.data.image_size, planned.dataset.image_size) == (224, (224, 224))
+        assert config.data.mean == (0.485, 0.456, 0.406)
+        assert planned.dataset.statistics == (config.data.mean, config.data.std)
+    smaller = plan(str(photos), pretrained=name, device="cpu", changes={"data": {"image_size": 64}})
+    assert smaller.config.data.image_size == 64
     named = plan(str(photos), pretrained=name, model="cct_2_3x2", epochs=7, device="cpu")
     assert named.config.model.name == "cct_2_3x2"
     assert "schedule.epochs" not in named.reasons
@@ -241,7 +427,7 @@ def test_papers_train_on_all_images(photos):
     [
         ({"recipe": "spt-las"}, "did you mean 'spt-lsa'"),
         ({"changes": {"recipe": "mine"}}, "there is no recipe 'mine'"),
-        ({"model": "cct_7_3x9"}, "cct_7_3x9"),
+        ({"model": "cct_7_3x9"}, "did you mean .cct_7_3x"),
         ({"epochs": 1, "minutes": 1}, "not both"),
         ({"changes": {"schedule": {"epochs": 1, "minutes": 1}}}, "not both"),
         ({"changes": {"optim": {"lrr": 1}}}, "did you mean 'lr'"),

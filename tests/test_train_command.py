@@ -42,8 +42,8 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     out = tmp_path / "run"
     done = smallvit(f"train {source} --device cpu --set schedule.steps=3 {TINY} --out {out}")
     assert done.exit_code == 0, done.output
-    assert "model cct_2_3x2" in done.output  # what it chose, and why
-    assert "95 % interval" in done.output
+    assert "model hct_" in done.output  # what it chose, and why
+    assert "95 % confidence interval" in done.output
     assert f"run folder {out}" in done.output
     run = Run.open(out)
     assert run.finished
@@ -60,12 +60,22 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     assert "nothing in it is overwritten" in str(refused.exception)
 
 
+def test_compiled_programs_are_kept_in_our_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SMALLVIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    smallvit("train nowhere")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    smallvit("train nowhere")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "smallvit-compiled-programs")
+
+
 def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
         done = smallvit(f"train {source} --device cpu --set schedule.steps=1 {TINY}")
         assert done.exit_code == 0, done.output
-        assert (tmp_path / f"runs/three-cct_2_3x2-{number}/run.json").is_file()
+        assert (tmp_path / f"runs/three-hct_s_p4-{number}/run.json").is_file()
 
 
 def test_folds(source, tmp_path):
@@ -112,8 +122,8 @@ def test_stopping_and_going_on(source, tmp_path):
     assert Run.open(out).info["status"] == "interrupted"
     assert Run.open(out).config.loss.drloc == 0.1
     changed = smallvit(f"train --resume --out {out} --model cct_4_3x2 --set optim.lr=1")
-    assert "model.name was 'cct_2_3x2' and is 'cct_4_3x2'" in str(changed.exception)
-    assert "optim.lr was 0.001 and is 1.0" in str(changed.exception)
+    assert "model.name was 'hct_s_p4' and is 'cct_4_3x2'" in str(changed.exception)
+    assert "optim.lr was 0.003 and is 1.0" in str(changed.exception)
     for option in ("--allow leaks", "--drloc 0.3", "--folds 3", "--image-size 32"):
         refused = smallvit(f"train --resume --out {out} {option}")
         assert refused.exit_code != 0
@@ -153,7 +163,7 @@ def test_the_command_line_goes_before_a_file_and_set_before_both(source, tmp_pat
     assert (config.schedule.steps, config.data.val) == (1, 0)
     assert config.data.image_size == 16
     assert "9 epochs" not in done.output
-    assert "model cct_2_3x2" not in done.output
+    assert "model hct_" not in done.output
 
 
 def test_images_of_several_sizes_get_the_planned_size(tmp_path):
@@ -200,9 +210,9 @@ def test_fine_tuning_a_run_of_ours_with_other_classes(source, tmp_path, monkeypa
     )
     assert done.exit_code == 0, done.output
     run = Run.open(second)
-    assert (len(run.classes), run.channels, run.image_size) == (5, 1, (20, 20))
+    assert (len(run.classes), run.card.channels, run.image_size) == (5, 1, (16, 16))
     assert run.config.optim.layer_decay < 1
-    assert run.model()(torch.zeros(2, 1, 20, 20)).shape == (2, 5)
+    assert run.model()(torch.zeros(2, 1, 16, 16)).shape == (2, 5)
     monkeypatch.chdir(tmp_path)
     smallvit(f"train {other} --pretrained {first} --set schedule.steps=1 --set loop.batch_size=16")
     assert (tmp_path / "runs/five-first-1/run.json").is_file()

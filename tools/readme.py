@@ -13,6 +13,10 @@ README = Path(__file__).parent.parent / "README.md"
 TABLE = re.compile(r"(<!-- models -->\n).*?(<!-- /models -->)", re.DOTALL)
 
 ROWS = [
+    ("hct_xs_p8", "HCT-XS/8", 10),
+    ("hct_s_p8", "HCT-S/8", 10),
+    ("hct_m_p4", "HCT-M/4", 100),
+    ("hct_l_p4", "HCT-L/4", 100),
     ("vit_9_p4", "ViT", 100),
     ("vit_9_p4+spt+lsa", "SL-ViT", 100),
     ("cait_24_p4+spt+lsa", "SL-CaiT", 100),
@@ -31,7 +35,7 @@ ROWS = [
     ("vit_large_p16", "ViT-Large", 1000),
     ("vit_huge_p14", "ViT-Huge", 1000),
 ]
-"""Name, what the paper calls it, classes of the paper's first dataset."""
+"""Name, what the paper calls it, classes of the paper's first dataset; ours have no paper."""
 
 
 def models_table() -> str:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from smallvit.augment.config import Range
+from smallvit.augment.config import EraseShape, Range
 from smallvit.augment.memory import written
 from smallvit.augment.randomness import whole
 from smallvit.sizes import Size
@@ -27,7 +27,13 @@ class Box(NamedTuple):
 
 
 def draw_box(
-    uniforms: Float[Tensor, "B draws"], size: Size, area: Range, aspect: Range, *, smaller: bool
+    uniforms: Float[Tensor, "B draws"],
+    size: Size,
+    area: Range,
+    aspect: Range,
+    *,
+    smaller: bool,
+    shape: EraseShape = "log",
 ) -> Box:
     """A rectangle of random area and shape: the first of ten attempts that fits the frame.
 
@@ -36,13 +42,19 @@ def draw_box(
     Args:
         size: Height and width of the frame.
         area: Smallest and largest area, as a fraction of the frame's.
-        aspect: Smallest and largest width over height; its logarithm is uniform.
+        aspect: Smallest and largest width over height.
         smaller: Whether it must be strictly smaller than the frame on both sides.
+        shape: Whether the logarithm of width over height is uniform, or height over width itself.
     """
     height, width = size
     areas = (area[0] + (area[1] - area[0]) * uniforms[:, :_ATTEMPTS]) * (height * width)
-    low, high = math.log(aspect[0]), math.log(aspect[1])
-    aspects = torch.exp(low + (high - low) * uniforms[:, _ATTEMPTS : 2 * _ATTEMPTS])
+    drawn = uniforms[:, _ATTEMPTS : 2 * _ATTEMPTS]
+    if shape == "log":
+        low, high = math.log(aspect[0]), math.log(aspect[1])
+        aspects = torch.exp(low + (high - low) * drawn)
+    else:
+        low, high = 1 / aspect[1], 1 / aspect[0]
+        aspects = 1 / (low + (high - low) * drawn)
     heights = torch.sqrt(areas / aspects).round().long()
     widths = torch.sqrt(areas * aspects).round().long()
     fits = (heights <= height - smaller) & (widths <= width - smaller)

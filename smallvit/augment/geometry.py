@@ -9,7 +9,9 @@ from smallvit.augment.config import Interpolation, Range
 from smallvit.augment.memory import written
 from smallvit.sizes import Size
 
-_TAPS = {"nearest": (0,), "bilinear": (0, 1), "bicubic": (-1, 0, 1, 2), "random": (-1, 0, 1, 2)}
+_FOUR = (-1, 0, 1, 2)
+_TAPS = {"nearest": (0,), "bilinear": (0, 1)}
+_TAPS |= dict.fromkeys(("bicubic", "random", "shears"), _FOUR)
 
 
 def _mirror(lines: Tensor, flipped: Bool[Tensor, " B"]) -> Tensor:
@@ -127,7 +129,10 @@ def _weights(
     curve = [((2 - d) * d - 1) * d, (d - 2) * d * d + 1, ((1 - d) * d + 1) * d, (d - 1) * d * d]
     if interpolation == "bicubic" or cubic is None:
         return curve
-    flat = [torch.zeros_like(d), *linear, torch.zeros_like(d)]
+    # Nearest, counted from the pixel's centre: tap 0 up to half of the way, then tap 1.
+    step = [(d < 0.5).to(d.dtype), (d >= 0.5).to(d.dtype)]
+    plain = step if interpolation == "shears" else linear
+    flat = [torch.zeros_like(d), *plain, torch.zeros_like(d)]
     chosen = cubic[:, None, None].float()
     return [torch.lerp(f, c, chosen) for f, c in zip(flat, curve, strict=True)]
 
@@ -163,7 +168,8 @@ def affine(
     Args:
         matrix: The map from an output pixel to its source, both as (x, y) from the centre.
         fill: The colour that moves in.
-        interpolation: "random" leaves the choice of bilinear or bicubic to `cubic`.
+        interpolation: "random" leaves the choice of bilinear or bicubic to `cubic`, "shears" that
+            of nearest or bicubic.
         cubic: Which images are interpolated bicubically.
     """
     channels, height, width = images.shape[1:]

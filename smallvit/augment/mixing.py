@@ -82,13 +82,19 @@ def draw_partner(
 
 
 def cut_box(
-    share: Float[Tensor, " B"], y: Float[Tensor, " B"], x: Float[Tensor, " B"], size: Size
+    share: Float[Tensor, " B"],
+    y: Float[Tensor, " B"],
+    x: Float[Tensor, " B"],
+    size: Size,
+    *,
+    even: bool = False,
 ) -> Box:
     """CutMix's rectangle: of the image's shape, 1 − share of its area, clipped at the edge.
 
     Args:
         y: Uniform number for its centre, from top to bottom.
         x: Uniform number for its centre, from left to right.
+        even: Whether an odd side is one pixel shorter, so that the centre is in the middle.
     """
     ratio = torch.sqrt(1 - share)
     edges = []
@@ -96,7 +102,8 @@ def cut_box(
         cut = (ratio * side).long()
         middle = whole(centre, side)
         first = (middle - cut // 2).clamp(min=0)
-        edges.append((first, (middle + (cut + 1) // 2).clamp(max=side) - first))
+        after = cut // 2 if even else (cut + 1) // 2
+        edges.append((first, (middle + after).clamp(max=side) - first))
     (top, height), (left, width) = edges
     return Box(*written(torch.stack([top, left, height, width])))
 
@@ -129,6 +136,7 @@ def draw_mix(
     cutmix_share: float,
     per: Per,
     group: int,
+    even_box: bool = False,
 ) -> Mix:
     """Partners, kinds and shares.
 
@@ -141,6 +149,7 @@ def draw_mix(
         cutmix_share: How often that is CutMix where both kinds are on.
         per: What shares its numbers: the whole batch, or the two images of a pair.
         group: Images in a group.
+        even_box: Whether CutMix's boxes have even sides.
     """
     _check_groups(positions, group)
     partner = draw_partner(uniforms[:, 0], positions, group)
@@ -160,7 +169,7 @@ def draw_mix(
         share = torch.where(cut, beta(amount, cutmix), share)
     share = torch.where(mixed < probability, share, 1)
     # A share of 1 cuts an empty box, for images that are not to be cut.
-    box = cut_box(torch.where(cut, share, 1), y, x, size)
+    box = cut_box(torch.where(cut, share, 1), y, x, size, even=even_box)
     kept = 1 - box.height * box.width / (size[0] * size[1])
     shares = written(torch.stack([torch.where(cut, kept, share), torch.where(cut, 1, share)]))
     return Mix(written(partner), shares[0], shares[1], box)

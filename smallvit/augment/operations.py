@@ -222,6 +222,11 @@ def _matrix(
     return written(torch.stack(list(entries.values()), 1)).view(-1, 2, 3)
 
 
+def _sheared(ops: Int64[Tensor, " B"]) -> Bool[Tensor, " B"]:
+    """Which images are sheared."""
+    return (ops == NUMBER["shear_x"]) | (ops == NUMBER["shear_y"])
+
+
 def operate(
     images: Images,
     ops: Int64[Tensor, " B"],
@@ -239,11 +244,12 @@ def operate(
         arguments: In the operation's own unit.
         fill: The colour that moves in from outside the frame.
         among: The operations that can occur; the others are not computed.
-        interpolation: Of the affine maps.
+        interpolation: Of the affine maps; "shears" is bicubic for shears and nearest for others.
         cubic: With "random" interpolation: which images are interpolated bicubically.
     """
     x = images.float()
     if maps := _of_kind("map", among):
+        cubic = _sheared(ops) if interpolation == "shears" else cubic
         matrix = _matrix(images, ops, arguments, maps)
         x = affine(images, matrix, fill, interpolation=interpolation, cubic=cubic)
     for name in _of_kind("change", among):
@@ -279,6 +285,8 @@ def operate_by_groups(
     ways: dict[Interpolation, Tensor] = {interpolation: everyone}
     if interpolation == "random" and cubic is not None:
         ways = {"bilinear": ~cubic, "bicubic": cubic}
+    if interpolation == "shears":
+        ways = {"nearest": ~_sheared(ops), "bicubic": _sheared(ops)}
     for names in _GROUPS:
         chosen = torch.isin(ops, ops.new_tensor([NUMBER[name] for name in names]))
         for way, taken in (ways if names == _GROUPS[0] else {interpolation: everyone}).items():

@@ -147,7 +147,8 @@ class Augmentation(nn.Module):
                 "positions: expected is one of each per image"
             )
         draws, shared = self.draw(step, positions)
-        x = self._erase(normalise(self._transform(images, draws), self.mean, self.std), draws)
+        x = normalise(self._transform(images, draws), self.mean, self.std)
+        x = x if config.mixed and config.erasing_last else self._erase(x, draws)
         targets = soft_targets(labels, self.num_classes, config.smoothing)
         if not config.mixed:
             return x, targets
@@ -161,8 +162,11 @@ class Augmentation(nn.Module):
             cutmix_share=config.cutmix_share,
             per=config.mix_per,
             group=config.mix_group,
+            even_box=config.even_box,
         )
-        return mix_images(written(x), mix), mix_targets(targets, mix)
+        x = mix_images(written(x), mix)
+        x = self._erase(x, draws) if config.erasing_last else x
+        return x, mix_targets(targets, mix)
 
     def transform(
         self,
@@ -198,7 +202,7 @@ class Augmentation(nn.Module):
                 drawn.arguments[:, layer],
                 self.fill,
                 among=among,
-                interpolation=self.config.interpolation,
+                interpolation=self.config.policy_interpolation,
                 cubic=drawn.cubic[:, layer],
             )
         return x
@@ -236,9 +240,17 @@ class Augmentation(nn.Module):
         if not config.erasing:
             return x
         aspect = (config.erasing_aspect, 1 / config.erasing_aspect)
-        area = config.erasing_area
-        box = draw_box(draws.erasing[:, 2:], self.image_size, area, aspect, smaller=True)
+        box = draw_box(
+            draws.erasing[:, 2:],
+            self.image_size,
+            config.erasing_area,
+            aspect,
+            smaller=True,
+            shape=config.erasing_shape,
+        )
         box = box._replace(height=torch.where(draws.erasing[:, 0] < config.erasing, box.height, 0))
+        if config.erasing_fill == "raw":
+            return erase(x, box, self.mean[None, :, None, None])
         if self.noise is None:
             return erase(x, box, torch.zeros_like(x[:1, :1, :1, :1]))
         windows = self.noise.unfold(0, x[0].numel(), 1)

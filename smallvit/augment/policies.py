@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from smallvit.augment.config import AugmentConfig
+from smallvit.augment.config import AugmentConfig, Flavour
 from smallvit.augment.memory import written
 from smallvit.augment.operations import NUMBER, OPERATIONS
 from smallvit.augment.randomness import normal, whole
@@ -28,6 +28,7 @@ class Choice(NamedTuple):
         base: The argument at level 0, counted from the operation's neutral one.
         reach: What one level adds to the argument.
         cut: Whether reach · level is cut to a whole number.
+        one_sided: Whether a signed operation goes in its positive direction only.
     """
 
     op: str
@@ -35,6 +36,7 @@ class Choice(NamedTuple):
     base: float = 0.0
     reach: float = 0.0
     cut: bool = False
+    one_sided: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +84,10 @@ def policy_table(policy: Policy) -> PolicyTable:
     """The table of a policy."""
 
     def cells(choice: Choice) -> tuple[float, ...]:
-        op, probability, base, reach, cut = choice
+        op, probability, base, reach, cut, one_sided = choice
         operation = OPERATIONS[op]
-        return NUMBER[op], probability, operation.neutral + base, reach, operation.signed, cut
+        signed = operation.signed and not one_sided
+        return NUMBER[op], probability, operation.neutral + base, reach, signed, cut
 
     rows = [[cells(choice) for choice in row] for row in policy.rows]
     dtypes = (torch.int64, *[torch.float32] * 3, *[torch.bool] * 2)
@@ -175,8 +178,13 @@ def trivial_augment(_: Size) -> Policy:
     return Policy(rows=tuple((choice,) for choice in rows))
 
 
-def auto_augment(table: str, size: Size) -> Policy:
-    """AutoAugment's learned policy for "cifar10", "svhn" or "imagenet": two operations in turn."""
+def auto_augment(table: str, size: Size, flavour: Flavour = "torchvision") -> Policy:
+    """AutoAugment's learned policy for "cifar10", "svhn" or "imagenet": two operations in turn.
+
+    The flavour "deepvoltaire" does not cut translations, which nearest pixels then round, turns
+    anticlockwise only and solarizes from 256.
+    """
+    theirs = flavour == "deepvoltaire"
     height, width = size
     reaches = {
         **dict.fromkeys(_FACTORS, 0.9),
@@ -188,9 +196,10 @@ def auto_augment(table: str, size: Size) -> Policy:
 
     def choice(op: str, probability: float, strength: int) -> Choice:
         s = strength / 9
-        bases = {"posterize": 8 - round(4 * s), "solarize": 255 * (1 - s)}
-        cut = op.startswith("translate")
-        return Choice(op, probability, bases.get(op, 0), reaches.get(op, 0) * s, cut)
+        bases = {"posterize": 8 - round(4 * s), "solarize": (256 if theirs else 255) * (1 - s)}
+        cut = op.startswith("translate") and not theirs
+        one_sided = theirs and op == "rotate"
+        return Choice(op, probability, bases.get(op, 0), reaches.get(op, 0) * s, cut, one_sided)
 
     rows = (line.split() for line in _AUTO_AUGMENT[table].strip().splitlines())
     return Policy(
@@ -213,7 +222,7 @@ def make_policy(config: AugmentConfig, size: Size) -> Policy | None:
         )
     if config.policy == "trivial":
         return trivial_augment(size)
-    return auto_augment(config.policy.removeprefix("auto_"), size)
+    return auto_augment(config.policy.removeprefix("auto_"), size, config.flavour)
 
 
 _FACTORS = ("brightness", "contrast", "saturation", "sharpness")

@@ -30,7 +30,7 @@ class Option:
         name: As it is typed.
         paths: The config paths that it sets, separated by spaces.
         panel: The group of options in the help text.
-        chosen: Whether a recipe chooses what is not given, so that the field's default says
+        chosen: Whether recipes choose the value, so that the field's default says
             nothing.
         alone: What the option means without a value, if it may stand alone.
         metavar: How its value is called in the help text.

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from smallvit.runs import Run, RunConfig
 
 _STARTED = time.monotonic()
+_option = partial(typer.Option, rich_help_panel=RUN)
 
 
 @app.command(cls=Command)
@@ -24,31 +26,17 @@ _STARTED = time.monotonic()
 def train(
     context: typer.Context,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The run folder; by default runs/<data>-<model>-<n>.", rich_help_panel=RUN
-        ),
+        Path | None, _option(help="The run folder; by default runs/<data>-<model>-<n>.")
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Go on with the unfinished run in --out.", rich_help_panel=RUN
-        ),
+        bool, _option("--resume", help="Go on with the unfinished run in --out.")
     ] = False,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            "-c", "--config", help="A config file, whole or in part.", rich_help_panel=RUN
-        ),
+        Path | None, _option("-c", "--config", help="A config file, whole or in part.")
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PATH=VALUE",
-            help="Set one value of the config, such as optim.lr=3e-4.",
-            rich_help_panel=RUN,
-        ),
+        _option("--set", metavar="PATH=VALUE", help="Set one value, such as optim.lr=3e-4."),
     ] = None,
     **_: Any,
 ) -> None:
@@ -57,10 +45,13 @@ def train(
     On several GPUs: torchrun --nproc-per-node=N -m smallvit train ...
     """
     from smallvit.config_io import leaf
+    from smallvit.data.cache import programs
     from smallvit.recipes import plan
     from smallvit.runs.config import RunConfig, changes_of, layered, read_changes
     from smallvit.training.distributed import join_world
 
+    # Inductor reads it before it compiles; its own choice is a folder that a restart empties.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs()))
     settings = layered(
         read_changes(config) if config is not None else {},
         requested(context),
@@ -133,6 +124,7 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
         names = [str(run.folder) for run in runs if not run.finished]
         hint = f"; unfinished are {', '.join(names)}" if names else ""
         raise refusal(f"which run? Give it with --out{hint}")
+    download = leaf(settings, "data.download") is True
     first_fold = out / "fold-0"
     if (first_fold / INFO).is_file():
         minutes = leaf(settings, "schedule.minutes")
@@ -140,27 +132,24 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
             folds = Run.open(first_fold).config.data.folds
             settings = overlaid(settings, nested("schedule.minutes", minutes / folds))
         Run.open(first_fold).config.refuse_changes(settings)
-        _show_folds(resume_folds(out))
+        _show_folds(resume_folds(out, download=download))
     else:
         Run.open(out).config.refuse_changes(settings)
-        _show(resume(out))
+        _show(resume(out, download=download))
 
 
 def _show(run: "Run") -> None:
-    """How good the model is, and where it is."""
-    from smallvit.evaluation import Evaluation
-    from smallvit.runs.folder import EVALUATION
+    """How good the model is, what may help, and where it is."""
+    from smallvit.reporting.advice import advise
 
     if not run.finished:
         raise typer.Exit(130)
-    if not _is_first_process():
-        return
-    path = run.folder / EVALUATION
-    if path.exists():
-        typer.echo(Evaluation.from_json(path.read_text(encoding="utf-8")).summary())
-    else:
-        typer.echo("there is no test split, so nothing was tested")
-    typer.echo(f"run folder {run.folder}")
+    if _is_first_process():
+        evaluation = run.evaluation()
+        untested = "there is no test split, so nothing was tested"
+        typer.echo(evaluation.summary() if evaluation else untested)
+        typer.echo(advise(run))
+        typer.echo(f"run folder {run.folder}")
 
 
 def _show_folds(summary: dict[str, Any]) -> None:

@@ -149,15 +149,23 @@ def _counts(view: View) -> Iterator[Finding]:
             message="there is no training split: only evaluation is possible.",
         )
         return
-    empty = tuple((name,) for name, count in training.items() if not count)
-    if empty:
-        yield Finding(
-            level="error",
-            code="empty-class",
-            message=f"{counted(len(empty), 'class has', 'classes have')} no training images: "
-            f"{_examples(empty)}. Add some, or remove the class from every split.",
-            items=empty,
-        )
+    empty = [name for name, count in training.items() if not count]
+    nowhere = [name for name in empty if not any(split[name] for split in view.counts.values())]
+    tested = [name for name in empty if name not in nowhere]
+    cases: tuple[tuple[list[str], Level, str], ...] = (
+        (tested, "error", "training images, and other splits have some"),
+        (nowhere, "warning" if len(training) - len(empty) > 1 else "error", "images at all"),
+    )
+    for names, level, what in cases:
+        if names:
+            items = tuple((name,) for name in names)
+            yield Finding(
+                level=level,
+                code="empty-class",
+                message=f"{counted(len(names), 'class has', 'classes have')} no {what}: "
+                f"{_examples(items)}. Add training images, or remove the class from every split.",
+                items=items,
+            )
     for split in view.counts.keys() - {"train"}:
         absent = tuple(
             (name,) for name, count in view.counts[split].items() if not count and training[name]
@@ -181,6 +189,13 @@ def _counts(view: View) -> Iterator[Finding]:
             items=few,
         )
     present = [count for count in training.values() if count]
+    if present and max(present) == 1:
+        yield Finding(
+            level="error",
+            code="one-image",
+            message="no class has more than one training image: nothing can be learned from that. "
+            "Add images; ten per class are a beginning.",
+        )
     if present and max(present) > _IMBALANCE * min(present):
         large, small = max(training, key=training.__getitem__), min(present)
         name = next(name for name, count in training.items() if count == small)

@@ -16,12 +16,13 @@ from PIL import __version__ as pillow
 from smallvit.arguments import Natural, Positive, Seed, Width, check, checked
 from smallvit.data import cache
 from smallvit.data.fit import FILL, fit_image
+from smallvit.data.folders import UNLABELLED
 from smallvit.data.images import UnreadableError
 from smallvit.data.parallel import spread
 from smallvit.data.samples import Samples, Source, class_order
 from smallvit.data.similar import families
 from smallvit.data.sources import SPLITS, find
-from smallvit.data.splits import assign, deal, hold_out
+from smallvit.data.splits import assign, deal, hold_out, keep
 from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
 from smallvit.sizes import Fit, Size, as_size, check_fit
 from smallvit.text import counted, nearest, shown, some
@@ -51,6 +52,7 @@ class Dataset:
         official: Whether the splits are those of a published benchmark.
         notes: What was left out or is odd, one sentence each.
         dropped: Names of unreadable images that were left out by request.
+        normalisation: Mean and standard deviation that stand in for those of the training images.
     """
 
     source: str
@@ -65,6 +67,7 @@ class Dataset:
     official: bool = False
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
         check_fit(self.fit)
@@ -97,6 +100,19 @@ class Dataset:
     def sized(self, image_size: int | Size, fit: Fit | None = None) -> "Dataset":
         """The same with images of that size."""
         return replace(self, chosen_size=as_size(image_size), fit=self.fit if fit is None else fit)
+
+    def normalised(self, mean: Sequence[float], std: Sequence[float]) -> "Dataset":
+        """The same with `statistics` that are given, such as those of pretrained weights.
+
+        Raises:
+            ValueError: There is not one of each per channel, or a deviation is not above 0.
+        """
+        if not len(mean) == len(std) == self.channels or min(std) <= 0:
+            raise ValueError(
+                f"mean is {tuple(mean)} and std {tuple(std)}: expected one of each for the "
+                f"{self.channels} channels, and deviations above 0"
+            )
+        return replace(self, normalisation=(tuple(mean), tuple(std)))
 
     def split(self, name: str) -> Samples:
         """The images of a split."""
@@ -131,10 +147,16 @@ class Dataset:
 
     @cached_property
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel over the training split, from 0 to 1."""
+        """Mean and standard deviation of each channel over the training split, from 0 to 1.
+
+        With a `normalisation` it is that.
+        """
+        if self.normalisation is not None:
+            return self.normalisation
         pixels = self.pixels("train")
         total, squares = np.zeros(self.channels), np.zeros(self.channels)
         for start in range(0, len(pixels), 256):
+            cache.refuse_truncated(pixels)
             part = np.asarray(pixels[start : start + 256]).astype(np.float64)
             total += part.sum((0, 2, 3))
             squares += np.square(part).sum((0, 2, 3))
@@ -197,8 +219,7 @@ class Dataset:
         if not 0 <= number < folds:
             raise ValueError(f"fold is {number}: allowed is 0 to {folds - 1}")
         pool = self.split("train")
-        digests = pool.survey.digests
-        groupings = (digests if self.official else families(digests, pool.survey.thumbs), digests)
+        groupings = self._groupings(pool)
         tested = deal(pool.labels, groupings, folds=folds, seed=self.seed) == number
         rest = np.flatnonzero(~tested)
         held = np.zeros(len(rest), bool)
@@ -214,6 +235,37 @@ class Dataset:
         splits = {name: pool.select(indices[name]) for name in SPLITS if len(indices[name])}
         held_out = {"test": 1 / folds, **({"val": val} if val else {})}
         return replace(self, splits=MappingProxyType(splits), held_out=MappingProxyType(held_out))
+
+    def subset(self, limit: float, *, seed: int = 0) -> "Dataset":
+        """The same with fewer training images, and the same share of the validation images.
+
+        Every class keeps its share. With one seed a smaller subset lies in every larger one. Near
+        duplicates stay together; the test split stays as it is.
+
+        Args:
+            limit: The share that is kept, or above 1 the number of training images.
+            seed: Seed of the choice.
+        """
+        count = len(self.split("train"))
+        if not 0 < limit <= count:
+            raise ValueError(
+                f"limit is {limit:g}: allowed is a share from 0 to 1, or a number of images up to "
+                f"the {count:,} that there are to train on"
+            )
+        share = limit / count if limit > 1 else limit
+        splits = dict(self.splits)
+        for name in ("train", "val") if share < 1 else ():
+            if name in splits:
+                samples = splits[name]
+                kept = keep(samples.labels, self._groupings(samples), fraction=share, seed=seed)
+                splits[name] = samples.select(np.flatnonzero(kept))
+        return replace(self, splits=MappingProxyType(splits))
+
+    def _groupings(self, samples: Samples) -> tuple[UInt8[np.ndarray, "N digest"], ...]:
+        """Which images stay together: near duplicates, and where that is too coarse equal ones."""
+        digests = samples.survey.digests
+        # Benchmarks are divided as everyone does, also where they have duplicates.
+        return digests if self.official else families(digests, samples.survey.thumbs), digests
 
     def _key(self, samples: Samples) -> str:
         text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
@@ -259,6 +311,7 @@ def load_data(
     seed: Seed = 0,
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
+    unlabelled: bool = False,
     progress: bool = False,
 ) -> Dataset:
     """Finds images and labels, whatever form they have.
@@ -278,13 +331,18 @@ def load_data(
         seed: Seed of the splits that are held out.
         root: The folder of named datasets; see `smallvit.data.named.default_root`.
         download: Whether a named dataset may be downloaded.
+        unlabelled: Whether a folder without class folders is welcome: its images are of one class,
+            and no test split is made of them.
         progress: Whether to show a bar.
 
     Raises:
         ValueError: The source does not exist, is not laid out as expected, or has unknown labels.
     """
     size = None if image_size is None else as_size(image_size)
-    source = find(spec, root=root, download=download)
+    check_fit(fit)
+    source = find(spec, root=root, download=download, unlabelled=unlabelled)
+    if unlabelled and source.classes == (UNLABELLED,) and test is None:
+        test = 0.0
     names = _classes(source, classes, spec)
     number = {name: i for i, name in enumerate(names)}
     survey = (

@@ -12,14 +12,22 @@ from smallvit.data.sources import split_name
 from smallvit.files import is_folder, is_image, listed, walk
 from smallvit.text import counted, shown, some
 
+UNLABELLED = "image"
+"""The one class of images whose classes nobody knows."""
+
 _LAYOUT = (
     "expected is one folder per class with its images inside, as in DATA/cats/1.jpg and "
     "DATA/dogs/2.jpg, optionally below train/, val/ and test/"
 )
 
 
-def read_folder(root: Path) -> Source:
-    """Reads a folder."""
+def read_folder(root: Path, *, unlabelled: bool = False) -> Source:
+    """Reads a folder.
+
+    Args:
+        root: The folder.
+        unlabelled: Whether images without class folders are welcome: they are of one class then.
+    """
     if (root / "wnids.txt").is_file() and (root / "val" / "val_annotations.txt").is_file():
         return read_tiny_imagenet(root)
     tree = _Tree(root)
@@ -33,6 +41,10 @@ def read_folder(root: Path) -> Source:
     rows = [
         (path, shown(folder.name), split) for split, folder in pairs for path in tree.images(folder)
     ]
+    if not rows and unlabelled:
+        files = [Path(file.path) for file in walk(root) if file.error is None]
+        if rows := [(path, UNLABELLED, "") for path in files if is_image(path.name)]:
+            return replace(Source.of_files(rows, root), classes=(UNLABELLED,), named=False)
     if not rows:
         loose = sum(tree.unclassed.values())
         what = f"{counted(loose, 'image')} without class folders" if loose else "no images"

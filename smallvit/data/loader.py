@@ -11,6 +11,7 @@ from jaxtyping import Int64, UInt8, UInt64
 from torch import Tensor
 
 from smallvit.arguments import Natural, Positive, Seed, checked, described
+from smallvit.data.cache import refuse_truncated
 from smallvit.devices import choose_device
 
 logger = logging.getLogger(__name__)
@@ -179,6 +180,7 @@ class Loader:
             first = start + self.rank * share
             stop = min(first + share, start + size, len(self))
             if first < stop:
+                refuse_truncated(self.pixels)
                 positions = torch.arange(first, stop, device=self.device)
                 part = slice(first, stop)
                 images = (
@@ -231,6 +233,7 @@ class Loader:
         """Images being copied to the device, and on a GPU the event that the copy is done."""
         shape = (len(indices), *self.pixels.shape[1:])
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
+        refuse_truncated(self.pixels)
         np.take(self.pixels, indices, axis=0, out=images.numpy(), mode="clip")
         if self._stream is None:
             return images.to(self.device), None
@@ -251,6 +254,7 @@ class Loader:
         """Copies all images to the device, a part at a time."""
         images = torch.empty(self.pixels.shape, dtype=torch.uint8, device=self.device)
         for start in range(0, len(self), 4096):
+            refuse_truncated(self.pixels)
             part = np.array(self.pixels[start : start + 4096])
             images[start : start + 4096] = torch.from_numpy(part)
         return images

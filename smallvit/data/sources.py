@@ -101,6 +101,7 @@ def find(
     *,
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
+    unlabelled: bool = False,
 ) -> "Source":
     """Finds the images of a source; see `load_data`.
 
@@ -118,7 +119,9 @@ def find(
     for form in FORMS:
         if form.matches(path):
             module, reader = form.reader
-            source: Source = getattr(import_module(f"smallvit.data.{module}"), reader)(path)
+            how = {"unlabelled": True} if unlabelled and reader == "read_folder" else {}
+            read = getattr(import_module(f"smallvit.data.{module}"), reader)
+            source: Source = read(path, **how)
             return source
     problem = (
         f"{shown(path)} is not a source of images: expected is {HELP}"

@@ -110,7 +110,43 @@ def hold_out(
             if 0 < cut <= 2 * wanted:
                 break
         chosen[order[:cut]] = True
-    return chosen
+    # Equal images may have several labels, and stay together all the same: in training.
+    kept = np.unique(keys[-1][~chosen])
+    return chosen & ~np.isin(keys[-1], kept)
+
+
+def keep(
+    labels: Int64[np.ndarray, " N"],
+    groupings: Sequence[UInt8[np.ndarray, "N digest"]],
+    *,
+    fraction: float,
+    seed: int,
+) -> Bool[np.ndarray, " N"]:
+    """Chooses some of the images to go on with: what a larger fraction keeps holds them all.
+
+    Every class keeps `fraction` of its images, as nearly as its groups allow, and at least one.
+
+    Args:
+        labels: The class of each image.
+        groupings: As in `hold_out`.
+        fraction: How much to keep, above 0.
+        seed: Seed of the choice.
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"a share of {fraction:g} of the images was to be kept: allowed is 0 to 1")
+    kept = np.zeros(len(labels), bool)
+    keys = [
+        np.array([_key(seed, "keep", row.tobytes()) for row in g], np.uint64) for g in groupings
+    ]
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        # One grouping for all fractions, or the smaller choice would not lie in the larger one.
+        divided = [len(np.unique(grouping[members])) for grouping in keys]
+        grouping = keys[0] if 4 * divided[0] >= len(members) else keys[-1]
+        order = members[np.argsort(grouping[members], kind="stable")]
+        ends = np.append(np.flatnonzero(np.diff(grouping[order])) + 1, len(order))
+        kept[order[: ends[np.abs(ends - fraction * len(order)).argmin()]]] = True
+    return kept
 
 
 def deal(
@@ -146,6 +182,10 @@ def deal(
                 break
         # Classes begin with different folds, so that no fold gets the remainders of all classes.
         assigned[order] = (fold + label) % folds
+    # Equal images may have several labels: all of them go where those of the first label go.
+    order = np.lexsort((labels, keys[-1]))
+    _, first, group = np.unique(keys[-1][order], return_index=True, return_inverse=True)
+    assigned[order] = assigned[order][first][group]
     return assigned
 
 

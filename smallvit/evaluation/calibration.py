@@ -19,6 +19,7 @@ LOWEST, HIGHEST = 0.05, 20.0
 """Bounds of a fitted temperature."""
 
 _STEPS = 100
+_DOUBT = 6.0
 
 BINS = 15
 """Equal bins of confidence, for the calibration error."""
@@ -110,6 +111,25 @@ def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " 
             break
         inverse = following
     return 1 / inverse
+
+
+def safe_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " M"]) -> float:
+    """The fitted temperature, drawn towards 1 as far as so few images may be wrong about it.
+
+    What it gains on the images it was fitted to is half of a squared deviation from 1, in standard
+    errors. Its logarithm shrinks by `_DOUBT` over that square, and all of it below: no evidence
+    leaves the temperature at 1, much evidence leaves it as it was fitted.
+
+    Raises:
+        ValueError: As `fit_temperature`.
+    """
+    temperature = fit_temperature(logits, labels)
+    rows = np.arange(len(labels))
+    losses = [-_log_softmax(logits / t)[rows, labels].sum() for t in (1.0, temperature)]
+    deviation = 2 * max(losses[0] - losses[1], 0.0)
+    if deviation <= _DOUBT:
+        return 1.0
+    return float(temperature ** (1 - _DOUBT / deviation))
 
 
 @dataclass(frozen=True, kw_only=True)

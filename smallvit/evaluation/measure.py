@@ -1,5 +1,6 @@
 """From a model and images to logits, and from logits to an `Evaluation`."""
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -7,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Int, UInt8
 
 from smallvit.arguments import Natural, Positive, checked, described
+from smallvit.data.cache import refuse_truncated
 from smallvit.devices import choose_device
 from smallvit.evaluation.calibration import flip_average, reliability, softmax
 from smallvit.evaluation.checks import check_logits
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+logger = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -72,13 +75,31 @@ def logits_of(
     centre, spread = torch.tensor(mean, device=device), torch.tensor(std, device=device)
     model.to(device)
 
+    def forward(pixels: UInt8[np.ndarray, "N C H W"]) -> "torch.Tensor":
+        images = normalise(torch.from_numpy(np.array(pixels)).to(device), centre, spread)
+        with torch.autocast(device.type, dtype, enabled=dtype is not None):
+            logits: torch.Tensor = model(images).float()
+        return logits
+
     def run(pixels: UInt8[np.ndarray, "N C H W"]) -> Float32[np.ndarray, "N K"]:
-        batches = []
-        for start in range(0, len(pixels), batch_size):
-            batch = torch.from_numpy(np.array(pixels[start : start + batch_size])).to(device)
-            images = normalise(batch, centre, spread)
-            with torch.autocast(device.type, dtype, enabled=dtype is not None):
-                batches.append(model(images).float())
+        batches: list[torch.Tensor] = []
+        start, size = 0, batch_size
+        while start < len(pixels):
+            refuse_truncated(pixels)
+            try:
+                batches.append(forward(pixels[start : start + size]))
+            except torch.OutOfMemoryError:
+                if size == 1:
+                    raise ValueError(
+                        "out of memory with a single image: choose a smaller model or image_size"
+                    ) from None
+            else:
+                start += size
+                continue
+            size = -(-size // 2)  # what the failed pass held is free only now
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            logger.warning("out of memory: going on with %d images at a time", size)
         logits: Float32[np.ndarray, "N K"] = torch.cat(batches).cpu().numpy()
         check_logits(logits)
         return logits

@@ -141,8 +141,8 @@ def look(model: nn.Module, images: Float[Tensor, "B C H W"]) -> Look:
                 "cannot be read: ours, the baselines and timm's models can be explained"
             )
         if isinstance(features, Features):
-            tokens, grid, pooled = features
-            logits = parts.head(pooled)
+            tokens, grid = features.tokens, features.grid
+            logits = parts.head(features.pooled)
         else:
             tokens, grid = grid_tokens(parts, features, size)
             logits = parts.forward_head(features)

@@ -258,7 +258,7 @@ class ViT(Encoder, kw_only=True):
                 linear(self.start),
                 self.dtype,
             )
-        return PatchTokenizer(self.dim, self.patch_size, self.start == "xavier", self.dtype)
+        return PatchTokenizer(self.dim, self.patch_size, self.start, self.dtype)
 
 
 class CCT(Encoder, kw_only=True):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from smallvit.flax.initial import KAIMING, UNIFORM, XAVIER, Initializer, uniform_bias
+from smallvit.flax.initial import KAIMING, UNIFORM, XAVIER, Init, Initializer, uniform_bias
 
 Directions = Literal["diagonal", "cardinal", "all"]
 
@@ -52,13 +52,14 @@ class PatchTokenizer(nn.Module):
     Attributes:
         dim: Width of the tokens.
         patch_size: Side of a patch.
-        xavier: Starts xavier-normal with bias zero, instead of PyTorch's way.
+        start: How it starts: xavier-normal as a linear layer with bias zero, kaiming-normal
+            ("compact"), or as PyTorch starts a convolution.
         dtype: Data type of the computation.
     """
 
     dim: int
     patch_size: int
-    xavier: bool = True
+    start: Init = "xavier"
     dtype: Any = None
 
     @nn.compact
@@ -71,8 +72,12 @@ class PatchTokenizer(nn.Module):
             (p, p),
             (p, p),
             padding="VALID",
-            kernel_init=XAVIER if self.xavier else UNIFORM,
-            bias_init=nn.initializers.zeros if self.xavier else uniform_bias(fan_in),
+            kernel_init={
+                "xavier": nn.initializers.normal(math.sqrt(2 / (fan_in + self.dim))),
+                "compact": KAIMING,
+                "trunc": UNIFORM,
+            }[self.start],
+            bias_init=nn.initializers.zeros if self.start == "xavier" else uniform_bias(fan_in),
             dtype=self.dtype,
             name="proj",
         )

@@ -90,8 +90,8 @@ def evaluate(
 
 def _matching_split(dataset: Dataset, split: str) -> tuple[str, list[str]]:
     """A split that the source itself has and its parts, or all parts if it has no such split."""
-    own = [name for name in dataset.splits if name not in dataset.held_out]
-    if split not in own or own == ["train"]:
+    present = [name for name in dataset.splits if name not in dataset.held_out]
+    if split not in present or present == ["train"]:
         return "all", list(dataset.splits)
     # What was held out for splits that the source does not have came from training.
     return split, [split, *dataset.held_out] if split == "train" else [split]

@@ -12,6 +12,7 @@ from smallvit.layers.layouts import AttentionLayout, Stage, token_range
 from smallvit.layers.merging import PatchMerging, PiTPooling, SPTPooling
 from smallvit.layers.pooling import ClassToken, MeanPool, SeqPool
 from smallvit.layers.positions import Positions, resample, sinusoid
+from smallvit.layers.residual import ResidualBlock
 from smallvit.layers.soft_split import Performer, TokenTransformer, soft_split
 from smallvit.layers.tokenizers import SPT, ConvTokenizer, PatchTokenizer, shifted_stack
 from smallvit.layers.windows import WindowAttention
@@ -36,6 +37,7 @@ __all__ = [
     "Performer",
     "PiTPooling",
     "Positions",
+    "ResidualBlock",
     "SPTPooling",
     "SeqPool",
     "Stack",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -14,11 +14,13 @@ class DropPath(nn.Module):
     """Stochastic depth: drops a whole branch for some images of a batch, scales up the rest.
 
     Attributes:
-        draws: One uniform number per image for the next passes, set by whoever wants them to be a
-            function of the image's position in the batch; None draws from torch's own generator.
+        chosen: Which images keep the branch in the next passes, and 1 − rate, set by whoever wants
+            the choice to be a function of the image's position in the batch; None draws from
+            torch's own generator. (As tensors: blocks that differ in their rate alone are then one
+            program to a compiler.)
     """
 
-    draws: Tensor | None = None
+    chosen: tuple[Bool[Tensor, " B"], Float[Tensor, ""]] | None = None
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -28,11 +30,18 @@ class DropPath(nn.Module):
 
     def forward(self, x: Float[Tensor, " B *rest"]) -> Float[Tensor, " B *rest"]:
         """Returns the branch, or zeros for the images that drop it."""
-        if not self.training or self.rate == 0:
+        if not self.training:
             return x
-        draws = torch.rand(x.shape[:1], device=x.device) if self.draws is None else self.draws
-        keep = (draws >= self.rate).view(-1, *[1] * (x.ndim - 1))
-        return x * keep / (1 - self.rate)
+        keep: Tensor
+        share: Tensor | float
+        if self.chosen is not None:
+            keep, share = self.chosen
+        elif self.rate == 0:
+            return x
+        else:
+            keep = torch.rand(x.shape[:1], device=x.device) >= self.rate
+            share = 1 - self.rate
+        return x * keep.view(-1, *[1] * (x.ndim - 1)) / share
 
 
 class LayerScale(nn.Module):
@@ -57,24 +66,44 @@ class ChannelNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """Normalises the last axis."""
-        std, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
-        return (x - mean) / (std + self.eps) * self.weight + self.bias
+        """Normalises the last axis, in at least 32 bits, as autocast has it for LayerNorm."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        std, mean = torch.std_mean(wide, -1, correction=0, keepdim=True)
+        y = (wide - mean) / (std + self.eps) * self.weight + self.bias
+        return y.to(torch.promote_types(x.dtype, self.weight.dtype))
 
 
 class Mlp(nn.Module):
-    """Two linear layers with an exact GELU between them."""
+    """Two linear layers with an exact GELU between them.
 
-    def __init__(self, dim: int, hidden: int, dropout: float = 0.0) -> None:
+    Args:
+        dim: Width of the tokens.
+        hidden: Width between the layers.
+        dropout: After the GELU and at the end.
+        grid: Rows and columns of the tokens, which then see their neighbours: a depthwise 3×3
+            convolution is added to what the GELU takes, z + dw(z). There must be no class token.
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, dropout: float = 0.0, *, grid: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
+        self.grid = grid
         self.fc1 = nn.Linear(dim, hidden)
+        self.depthwise: nn.Module | None = None
+        if grid is not None:
+            self.depthwise = nn.Conv2d(hidden, hidden, 3, 1, 1, groups=hidden, bias=False)
         self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden, dim)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """Applies the perceptron to every token."""
-        return self.dropout(self.fc2(self.dropout(self.act(self.fc1(x)))))
+        x = self.fc1(x)
+        if self.depthwise is not None:
+            image = x.transpose(1, 2).unflatten(2, self.grid)
+            x = x + self.depthwise(image).flatten(2).transpose(1, 2)
+        return self.dropout(self.fc2(self.dropout(self.act(x))))
 
 
 class Block(nn.Module):
@@ -90,6 +119,7 @@ class Block(nn.Module):
         post_norm: The published compact-transformer block, which normalises the residual stream
             itself after attention: x = x + attn(norm1(x)); x = norm2(x); x = x + mlp(x).
         norm: Makes a norm from a width.
+        grid: Rows and columns of the tokens, for an MLP that sees neighbours; see `Mlp`.
 
     Attributes:
         checkpointed: Whether training computes the activations again for the backward pass
@@ -109,12 +139,13 @@ class Block(nn.Module):
         layer_scale: float | None = None,
         post_norm: bool = False,
         norm: Norm = nn.LayerNorm,
+        grid: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.norm1 = norm(dim)
         self.attention = attention
         self.norm2 = norm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio), dropout)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), dropout, grid=grid)
         self.drop_path1 = DropPath(drop_path)
         self.drop_path2 = DropPath(drop_path)
         self.post_norm = post_norm

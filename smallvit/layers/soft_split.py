@@ -29,8 +29,9 @@ class ValueAttention(MultiHead):
         Args:
             weights: A list to which the attention weights are appended.
         """
-        q, k, v = self.split(self.qkv(x), 3)
-        return v.squeeze(1) + self.dropout(self.proj(self.mix_values(q, k, v, weights)))
+        qkv = self.qkv(x)
+        v = qkv[..., 2 * self.head_dim :]
+        return v + self.dropout(self.proj(self.mix_packed(qkv, weights)))
 
 
 class TokenTransformer(nn.Module):
@@ -91,7 +92,7 @@ class Performer(nn.Module):
     Args:
         dim: Width of the soft split's tokens.
         out_dim: Width it works at and returns.
-        dropout: On both branches.
+        dropout: At the end of both branches.
     """
 
     eps = 1e-8
@@ -102,7 +103,7 @@ class Performer(nn.Module):
         self.kqv = nn.Linear(dim, 3 * out_dim)
         self.proj = nn.Linear(out_dim, out_dim)
         self.norm2 = nn.LayerNorm(out_dim)
-        self.mlp = Mlp(out_dim, out_dim, dropout)
+        self.mlp = Mlp(out_dim, out_dim)
         self.dropout = nn.Dropout(dropout)
         features = out_dim // 2
         rows = nn.init.orthogonal_(torch.empty(features, out_dim)) * math.sqrt(features)
@@ -130,4 +131,4 @@ class Performer(nn.Module):
             weights.append((q @ k.transpose(1, 2) / total).unsqueeze(1))
         y = (q @ (k.transpose(1, 2) @ v.to(k.dtype)) / total).to(v.dtype)
         x = v + self.dropout(self.proj(y))
-        return x + self.mlp(self.norm2(x))
+        return x + self.dropout(self.mlp(self.norm2(x)))

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers.attention import MultiHead, attend
+from smallvit.layers.kernels import Windows, fused_attention, fusible
 from smallvit.layers.layouts import AttentionLayout
 from smallvit.layers.positions import resample
 
@@ -111,6 +112,15 @@ class WindowAttention(MultiHead):
         table = self.bias_table.detach()[None]
         return {"bias_table": resample(table, old_table, new_table)[0]}
 
+    def relative_bias(self) -> Float[Tensor, "M n n"]:
+        """The bias of each head, for the fused kernel.
+
+        A product with ones and zeros: the gradient of an index would be summed in any order.
+        """
+        rows = torch.arange(len(self.bias_table), device=self.index.device)
+        chosen = (self.index[..., None] == rows).to(self.bias_table.dtype)
+        return (chosen * self.bias_table.T[:, None, None]).sum(-1)
+
     def bias(self) -> Float[Tensor, "WM n n"]:
         """Relative bias and shift mask, for every window and head."""
         bias = self.bias_table[self.index].permute(2, 0, 1)
@@ -128,10 +138,23 @@ class WindowAttention(MultiHead):
             weights: A list to which the weights are appended, (B, windows · M, n, n).
         """
         (rows, columns), (height, width) = self.grid, self.window
-        x = x.unflatten(1, self.grid)
+        qkv, windows = self.qkv(x), Windows(*self.grid, *self.window, *self.shift)
+        alone = self.fused and weights is None
+        if alone and fusible(qkv, self.num_heads, windows=windows, dropout=self.dropped):
+            x = fused_attention(
+                qkv,
+                self.num_heads,
+                scale=self.scale,
+                masked=self.masked,
+                bias=self.relative_bias(),
+                windows=windows,
+                dropout=self.dropped,
+            )
+            return self.dropout(self.proj(x))
+        x = qkv.unflatten(1, self.grid)
         if any(self.shift):
             x = x.roll((-self.shift[0], -self.shift[1]), (1, 2))
-        x = self.qkv(x).view(
+        x = x.reshape(
             -1, rows // height, height, columns // width, width, 3, self.num_heads, self.head_dim
         )
         q, k, v = x.permute(5, 0, 1, 3, 6, 2, 4, 7).flatten(5, 6).flatten(2, 4).unbind(0)
@@ -145,7 +168,7 @@ class WindowAttention(MultiHead):
             scale=scale,
             masked=self.masked,
             bias=self.bias(),
-            dropout=self.attn_dropout if self.training else 0.0,
+            dropout=self.dropped,
             weights=weights,
         )
         x = x.view(

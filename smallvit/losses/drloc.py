@@ -5,7 +5,10 @@ they are. It is a training loss: its perceptron belongs to the loss and never to
 
 Deliberate differences from the released code: targets are divided by the grid's side (its
 unnormalised ones with `normalised=False`); one hidden layer, as the paper says (two with
-`hidden_layers=2`); grids may be rectangles; draws come from a generator that is passed in.
+`hidden_layers=2`); finer grids are pooled in cells that do not overlap (3×3 at stride 2 with
+`overlapping=True`); grids may be rectangles; draws come from a generator that is passed in.
+`RELEASED` has these three as in that code, which also reads Swin's tokens before the final norm
+(`Swin.shows_raw`), and whose "ce" and "cbr" have one more linear layer, which is not here.
 """
 
 from collections.abc import Sequence
@@ -21,6 +24,9 @@ from smallvit.arguments import Width, check, checked, described
 from smallvit.layers import Features
 
 Mode = Literal["l1", "ce", "cbr"]
+
+#: Options of `DRLoc` as the released code has them.
+RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True}
 
 _FINEST = 7
 _VARIANCE_WEIGHT = 1e-3
@@ -48,6 +54,7 @@ class DRLoc(nn.Module):
         normalised: Divides l1's targets by the grid's side, as in the paper.
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
+        overlapping: Pools finer grids with windows of 2s − 1 at stride s instead of s.
     """
 
     @checked
@@ -61,13 +68,14 @@ class DRLoc(nn.Module):
         normalised: bool = True,
         hidden: Width = 512,
         hidden_layers: Width = 1,
+        overlapping: bool = False,
     ) -> None:
         super().__init__()
         check("grid", grid, Sequence[Width])
         if len(grid) != 2:
             raise ValueError(f"grid is {grid!r}: expected are rows and columns of tokens")
         self.mode, self.pairs, self.normalised = mode, pairs, normalised
-        self.dim, self.before = dim, grid
+        self.overlapping, self.dim, self.before = overlapping, dim, grid
         self.stride = (pool_stride(grid[0]), pool_stride(grid[1]))
         self.grid = (-(-grid[0] // self.stride[0]), -(-grid[1] // self.stride[1]))
         widths = [2 * dim, *[hidden] * hidden_layers]
@@ -91,10 +99,19 @@ class DRLoc(nn.Module):
                 f"made for {count} tokens of width {self.dim} per image and got tokens shaped "
                 f"{tuple(features.tokens.shape)}"
             )
+        tokens = features.tokens
         if self.stride == (1, 1):
-            return features.tokens
-        image = features.tokens.transpose(1, 2).unflatten(2, self.before)
-        image = F.avg_pool2d(image, self.stride, ceil_mode=True, count_include_pad=False)
+            return tokens
+        image = tokens.transpose(1, 2).unflatten(2, self.before)
+        around = 1 if self.overlapping else 0
+        image = F.avg_pool2d(
+            image,
+            tuple(s + around * (s - 1) for s in self.stride),
+            self.stride,
+            padding=tuple(around * (s - 1) for s in self.stride),
+            ceil_mode=not self.overlapping,
+            count_include_pad=False,
+        )
         return image.flatten(2).transpose(1, 2)
 
     def draw(

@@ -34,7 +34,7 @@ class Backbone(nn.Module):
 
     Attributes:
         Config: The class of its config.
-        takes_lsa: Whether LSA can be added.
+        takes_lsa: Whether LSA can be added; a family that does not take it has it, or says why.
         between: Name of the list of modules that make the tokens of a stack; the last belongs to
             the last stack.
         pool: From the final tokens to the vector that the head reads.
@@ -142,7 +142,7 @@ class Backbone(nn.Module):
         return layers
 
     def compensate_channels(self, state: dict[str, Tensor], factor: float) -> None:
-        """Adapts, in place, what else depends on the number of channels, now `factor` times it."""
+        """Adapts, in place, what else depends on having `factor` times as many channels."""
 
     def make_tokenizer(
         self, dim: int, patch_size: int, plain: type[PatchTokenizer] = PatchTokenizer
@@ -203,10 +203,17 @@ def init_linear(module: nn.Module, *, xavier: bool) -> None:
             nn.init.zeros_(module.bias)
 
 
+def init_patches(tokenizer: nn.Module) -> None:
+    """Xavier-normal, as the linear layer over the pixels of a patch that the convolution is."""
+    if isinstance(tokenizer, PatchTokenizer):
+        nn.init.xavier_normal_(tokenizer.proj.weight.flatten(1))
+
+
 SPT_LSA = "SPT + LSA (2112.13492)"
 DRLOC = "DRLoc (2106.03746)"
 COMPACT = "Compact Transformers (2104.05704)"
 STANDARD = "ViT (2010.11929), as in timm"
+OURS = "our own"
 
 
 @dataclass(frozen=True)

@@ -12,31 +12,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from smallvit.layers import ResidualBlock
 from smallvit.sizes import Size
 
 _SMALL = 128
 
 
-class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut without parameters (option A of He et al.)."""
-
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.stride, self.new = stride, channels - in_channels
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """Every stride-th pixel and zeros as new channels go around the convolutions."""
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        around = F.pad(x[..., :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new))
-        return F.relu(y + around)
-
-
 class CifarResNet(nn.Module):
     """The ResNet of section 4.2 of arXiv 1512.03385, for images of about 32 pixels.
+
+    Its shortcuts have no parameters (option A).
 
     Args:
         depth: 6 n + 2 layers make n blocks per stage.
@@ -65,7 +50,7 @@ class CifarResNet(nn.Module):
             strides = [1 if stage == 0 else 2, *[1] * ((depth - 2) // 6 - 1)]
             blocks = []
             for stride in strides:
-                blocks.append(BasicBlock(channels_before, channels, stride))
+                blocks.append(ResidualBlock(channels_before, channels, stride, padded=True))
                 channels_before = channels
             self.stages.append(nn.Sequential(*blocks))
         self.num_features = channels_before
@@ -78,7 +63,7 @@ class CifarResNet(nn.Module):
 
     def parameter_layers(self) -> list[tuple[str, ...]]:
         """Names of the parts of each layer, from the images on; the rest belongs with the head."""
-        blocks = [name for name, part in self.named_modules() if isinstance(part, BasicBlock)]
+        blocks = [name for name, part in self.named_modules() if isinstance(part, ResidualBlock)]
         return [("stem", "bn"), *((name,) for name in blocks)]
 
     def forward_features(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:

@@ -52,7 +52,10 @@ def make_config(name: str, **options: Any) -> BackboneConfig:
         if option not in known:
             near = nearest(option, known) or f"; it knows {', '.join(known)}"
             raise ValueError(f"{name} has no option {option!r}{near}")
-    return variant.model.Config(**{**variant.options, **_addon_options(name), **options})
+    config = variant.model.Config(**{**variant.options, **_addon_options(name), **options})
+    if "lsa" in parse_name(name).addons and not variant.model.takes_lsa:
+        raise ValueError(f"{name}: {variant.model.__name__} has LSA built in; leave +lsa out")
+    return config
 
 
 def _addon_options(name: str) -> dict[str, Any]:
@@ -60,10 +63,10 @@ def _addon_options(name: str) -> dict[str, Any]:
 
 
 def count_parameters(name: str, *, num_classes: int) -> int:
-    """How many parameters one of our models has at its paper's size; allocates none."""
+    """How many parameters a model has, one of ours at its paper's size; allocates none."""
     with torch.device("meta"):
-        size = find_variant(name).image_size
-        model = create_model(name, num_classes=num_classes, image_size=size)
+        size = 32 if name in BASELINES else find_variant(name).image_size
+        model = make_model(name, num_classes=num_classes, image_size=size)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -24,7 +24,7 @@ from smallvit.layers import (
     Stage,
     token_range,
 )
-from smallvit.models.base import SPT_LSA, Backbone, Variant, init_linear
+from smallvit.models.base import SPT_LSA, Backbone, Variant, init_linear, init_patches
 from smallvit.models.config import BackboneConfig, patch_grid
 from smallvit.sizes import Size
 
@@ -84,7 +84,13 @@ class CaiT(Backbone):
         self.dim, self.grids = dim, [config.grid]
         self.head = self.make_head()
         self.apply(partial(init_linear, xavier=True))
+        init_patches(self.tokenizer)
         nn.init.normal_(self.pool.token)
+        for block in (*self.blocks, *self.class_blocks):  # queries apart, as they are projected
+            weight = block.attention.qkv.weight
+            inner = len(weight) // 3
+            nn.init.xavier_normal_(weight[:inner])
+            nn.init.xavier_normal_(weight[inner:])
 
     def _block(self, index: int, *, masked: bool) -> Block:
         config = self.config

@@ -131,4 +131,4 @@ class CvT(Backbone):
 _CVT_13: dict[str, Any] = {"dims": (64, 192, 384), "depths": (1, 2, 10), "num_heads": (1, 3, 6)}
 _CVT_13 |= {"kernels": (7, 3, 3), "strides": (4, 2, 2), "head_dim": 64}
 
-VARIANTS = {"cvt_13": Variant(CvT, DRLOC, 224, _CVT_13 | {"mlp_ratio": 4, "drop_path": 0.1})}
+VARIANTS = {"cvt_13": Variant(CvT, DRLOC, 224, _CVT_13 | {"mlp_ratio": 4})}

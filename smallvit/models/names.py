@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from smallvit.arguments import check, checked
-from smallvit.models import cait, cvt, pit, swin, t2t, vit
+from smallvit.models import cait, cvt, hct, pit, swin, t2t, vit
 from smallvit.models.base import Variant
 from smallvit.models.baselines import BASELINES
 from smallvit.text import nearest
@@ -23,6 +23,7 @@ MODELS: dict[str, Variant] = {
     **swin.VARIANTS,
     **t2t.VARIANTS,
     **cvt.VARIANTS,
+    **hct.VARIANTS,
 }
 #: The options that an add-on of one of our models stands for.
 ADDONS: dict[str, dict[str, Any]] = {

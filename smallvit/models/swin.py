@@ -40,6 +40,8 @@ class SwinConfig(BackboneConfig):
         window: Side of a window, in tokens.
         absolute: Adds a learned absolute position table too.
         ramp: Stochastic depth rises with depth instead of being constant.
+        narrow: Linear layers start from a truncated normal of 0.02 with zero biases; otherwise as
+            PyTorch starts them.
     """
 
     dim: int
@@ -49,6 +51,7 @@ class SwinConfig(BackboneConfig):
     window: int
     absolute: bool = False
     ramp: bool = True
+    narrow: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +94,14 @@ class PatchEmbedding(PatchTokenizer):
 
 
 class Swin(Backbone):
-    """The shifted-window transformer."""
+    """The shifted-window transformer.
+
+    Attributes:
+        shows_raw: Whether features hold the tokens before the final norm, as DRLoc's released code
+            reads them; logits are the same.
+    """
+
+    shows_raw = False
 
     Config = SwinConfig
     between = "mergings"
@@ -124,7 +134,8 @@ class Swin(Backbone):
         self.pool = MeanPool()
         self.dim = dim
         self.head = self.make_head()
-        self.apply(partial(init_linear, xavier=False))
+        if config.narrow:
+            self.apply(partial(init_linear, xavier=False))
 
     def _block(self, dim: int, num_heads: int, grid: Size, index: int, rate: float) -> Block:
         config = self.config
@@ -144,14 +155,14 @@ class Swin(Backbone):
         x = self.dropout(self.positions(self.tokenizer(images)))
         for merging, stage in zip([nn.Identity(), *self.mergings], self.stages, strict=True):
             x = stage(merging(x), weights=weights)
-        x = self.norm(x)
-        return Features(x, self.grid, self.pool(x))
+        normed = self.norm(x)
+        return Features(x if self.shows_raw else normed, self.grid, self.pool(normed))
 
 
 _TINY: dict[str, Any] = {"dim": 96, "depths": (2, 6, 4), "num_heads": (3, 6, 12), "mlp_ratio": 2}
-_TINY |= {"window": 4, "absolute": True, "drop_path": 0.1, "ramp": False}
+_TINY |= {"window": 4, "absolute": True, "drop_path": 0.1, "narrow": False}
 _T: dict[str, Any] = {"dim": 96, "depths": (2, 2, 6, 2), "num_heads": (3, 6, 12, 24)}
-_T |= {"mlp_ratio": 4, "patch_size": 4, "window": 7, "drop_path": 0.1}
+_T |= {"mlp_ratio": 4, "patch_size": 4, "window": 7, "drop_path": 0.2}
 
 VARIANTS = {
     "swin_tiny_p2": Variant(Swin, SPT_LSA, 32, _TINY | {"patch_size": 2}),

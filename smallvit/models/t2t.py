@@ -29,7 +29,7 @@ from smallvit.layers import (
 )
 from smallvit.layers.tokenizers import reach
 from smallvit.models.base import DRLOC, SPT_LSA, Backbone, Variant, drop_rates, init_linear
-from smallvit.models.config import BackboneConfig, Count, require_multiple
+from smallvit.models.config import BackboneConfig, Count, Rate, require_multiple
 from smallvit.sizes import Size
 
 _SMALL_SPLIT = (3, 2, 1)
@@ -48,6 +48,7 @@ class T2TConfig(BackboneConfig):
         first_split: Kernel, stride and padding of the first split; the others are 3, 2, 1.
         num_splits: How many; 0 chooses two for images up to 48 pixels and three above.
         performers: Linear attention between the splits instead of softmax.
+        performer_dropout: Dropout at the end of both branches of a performer, where `dropout` is 0.
         ramp: Stochastic depth rises with depth instead of being constant.
     """
 
@@ -58,7 +59,8 @@ class T2TConfig(BackboneConfig):
     first_split: tuple[int, int, int] = _SMALL_SPLIT
     num_splits: Count = 0
     performers: bool = False
-    ramp: bool = False
+    performer_dropout: Rate = 0.0
+    ramp: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,7 +120,9 @@ class SoftSplits(nn.Module):
         for kernel, _, _ in self.splits[:-1]:
             tokens = width * kernel**2
             self.transformers.append(
-                Performer(tokens, config.token_dim, dropout=config.dropout)
+                Performer(
+                    tokens, config.token_dim, dropout=config.dropout or config.performer_dropout
+                )
                 if config.performers
                 else TokenTransformer(tokens, config.token_dim, **config.lsa, **config.dropouts)
             )
@@ -191,8 +195,9 @@ class T2T(Backbone):
 
 
 _T2T_12 = {"dim": 256, "depth": 12, "num_heads": 4, "mlp_ratio": 2, "drop_path": 0.1}
-_T2T_14: dict[str, Any] = {"dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3, "ramp": True}
-_T2T_14 |= {"first_split": (7, 4, 2), "num_splits": 3, "performers": True, "drop_path": 0.1}
+_T2T_14: dict[str, Any] = {"dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3}
+_T2T_14 |= {"first_split": (7, 4, 2), "num_splits": 3, "performers": True}
+_T2T_14 |= {"performer_dropout": 0.1}
 
 VARIANTS = {
     "t2t_12": Variant(T2T, SPT_LSA, 32, _T2T_12),

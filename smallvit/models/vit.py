@@ -34,6 +34,7 @@ from smallvit.models.base import (
     Variant,
     drop_rates,
     init_linear,
+    init_patches,
 )
 from smallvit.models.config import BackboneConfig, Count, patch_grid
 from smallvit.sizes import Size
@@ -136,9 +137,11 @@ class ViT(Backbone):
         self.apply(partial(init_linear, xavier=config.init == "xavier"))
         if isinstance(self.pool, ClassToken) and config.init == "xavier":
             nn.init.normal_(self.pool.token)
-        if isinstance(self.tokenizer, ConvTokenizer):
-            for weight in self.tokenizer.parameters():
-                nn.init.kaiming_normal_(weight)
+        if config.init == "xavier":
+            init_patches(self.tokenizer)
+        convs = [part for part in self.tokenizer.modules() if isinstance(part, nn.Conv2d)]
+        for conv in convs if config.init == "compact" else ():
+            nn.init.kaiming_normal_(conv.weight)
 
     def _make_tokenizer(self) -> SPT | PatchTokenizer | ConvTokenizer:
         config = self.config

@@ -1,4 +1,4 @@
-"""`plan`: from data and wishes to a whole config."""
+"""`plan`: from data and requested values to a complete config."""
 
 import os
 from collections.abc import Mapping
@@ -10,10 +10,17 @@ from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
 from smallvit.models.names import check_name
-from smallvit.recipes.recipes import ADDITIONS, RECIPES, Facts
+from smallvit.recipes.facts import Choice, Facts
+from smallvit.recipes.recipes import ADDITIONS, RECIPES
+from smallvit.recipes.speed import cost, measure_speed
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
-from smallvit.text import counted, nearest
+from smallvit.text import nearest
+from smallvit.transfer.inputs import inputs_of
+
+_LEAST = 10  # steps below which nothing is learned
+_TESTS = 2.5  # images per second of a test over those of training
+_START = 2.0  # seconds before the first step, at the very least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +32,7 @@ class Plan:
         dataset: The data, loaded and sized.
         audit: Its audit.
         reasons: Why values were chosen, by their config paths; nothing about values that were
-            given.
+            requested.
     """
 
     config: RunConfig
@@ -48,8 +55,9 @@ def plan(
     device: DeviceName | None = None,
     changes: Mapping[str, Any] | None = None,
     progress: bool = False,
+    speed: float | None = None,
 ) -> Plan:
-    """Looks at the data and decides everything that is not given.
+    """Looks at the data and decides everything that is not requested.
 
     Args:
         data: Folder, table, .npz file or name.
@@ -64,6 +72,7 @@ def plan(
         changes: A partial config, such as {"data": {"image_size": 96}}; it goes before the
             arguments above.
         progress: Whether to show a bar while reading.
+        speed: Of the device, as `measure_speed` returns it; None measures it where time matters.
 
     Raises:
         ValueError: Something is unknown or does not fit.
@@ -90,10 +99,10 @@ def plan(
         raise ValueError(f"there is no recipe {name!r}, but {known}{nearest(name, RECIPES)}")
     if not RunConfig().changed(requested).data.source:
         raise ValueError("what shall be trained on? Give DATA, or data.source in a config file")
-    return _choose(name, requested, progress)
+    return _choose(name, requested, progress, speed)
 
 
-def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
+def _choose(name: str, requested: dict[str, Any], progress: bool, speed: float | None) -> Plan:
     """What a recipe chooses for the data, and in its place what is requested."""
     recipe = RECIPES[name]
     additions = [each for path, each in ADDITIONS.items() if leaf(requested, path) is not None]
@@ -101,17 +110,74 @@ def _choose(name: str, requested: dict[str, Any], progress: bool) -> Plan:
     requested = layered({"recipe": name, "data": before}, requested)
     dataset = open_data(RunConfig().changed(requested).data, progress=progress)
     result = audit(dataset)
-    facts = Facts.of(dataset, result, choose_device(leaf(requested, "loop.device") or "auto").type)
+    facts = _facts(dataset, result, requested, timed=recipe.timed and not additions, speed=speed)
     choice = recipe.choose(facts)
     for addition in additions:
         choice = addition.adjust(choice, facts)
     choice = choice.overruled(requested)
     config, reasons = choice.config, dict(choice.reasons)
     if config.schedule.minutes is not None and config.schedule.steps is None:
-        minutes = counted(config.schedule.minutes, "minute")
-        reasons["schedule.minutes"] = f"as many steps as fit into {minutes}"
+        reasons["schedule.minutes"] = _in_minutes(choice, facts)
     if not config.model.pretrained:
         check_name(config.model.name)
     if config.data.image_size is not None:
         dataset = dataset.sized(config.data.image_size)
+    if config.data.mean and config.data.std:
+        dataset = dataset.normalised(config.data.mean, config.data.std)
     return Plan(config=config, dataset=dataset, audit=result, reasons=reasons)
+
+
+def _facts(
+    dataset: Dataset,
+    result: Audit,
+    requested: Mapping[str, Any],
+    *,
+    timed: bool,
+    speed: float | None,
+) -> Facts:
+    """The facts for a recipe; one that plans with time gets the device's speed."""
+    device = choose_device(leaf(requested, "loop.device") or "auto").type
+    epochs, minutes = (leaf(requested, f"schedule.{name}") for name in ("epochs", "minutes"))
+    images = len(dataset.split("train"))
+    if steps := leaf(requested, "schedule.steps"):
+        epochs, minutes = steps * (leaf(requested, "loop.batch_size") or 64) / max(images, 1), None
+    if minutes is not None:  # the time is that of all folds
+        epochs, minutes = None, minutes / max(leaf(requested, "data.folds") or 1, 1)
+    if timed and speed is None and epochs is None:
+        speed = measure_speed(device)
+    pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
+    return Facts.of(
+        dataset,
+        result,
+        device,
+        model=model,
+        inputs=inputs_of(pretrained, model) if pretrained else None,
+        epochs=epochs,
+        minutes=minutes,
+        speed=speed if timed else None,
+    )
+
+
+def _in_minutes(choice: Choice, facts: Facts) -> str:
+    """What fits into the time.
+
+    Raises:
+        ValueError: Nothing does.
+    """
+    config = choice.config
+    minutes, size = config.schedule.minutes or 0.0, config.data.image_size
+    sentence = f"as many steps as fit into {minutes:g} minutes"
+    side = max(size) if isinstance(size, tuple) else size
+    price = cost(config.model.name, side) if facts.speed and side else 0.0
+    if not facts.speed or not price:
+        return sentence
+    rate = facts.speed / price
+    least = (_LEAST * config.loop.batch_size + facts.tested / _TESTS) / rate + _START
+    if least > 60 * (facts.minutes or minutes):
+        raise ValueError(
+            f"{minutes:g} minutes are not enough here: {config.model.name} trains on about "
+            f"{rate:.2g} images per second, so {_LEAST} steps and a test of {facts.tested:,} "
+            f"images take about {least / 60 * minutes / (facts.minutes or minutes):.1f} minutes; "
+            "allow more time, or choose fewer pixels with --image-size"
+        )
+    return f"{sentence}; about {rate:,.0f} images per second are expected"

@@ -1,6 +1,7 @@
 """A run in plain words, and what its accuracy does not show."""
 
 from smallvit.evaluation import Evaluation
+from smallvit.reporting.advice import advise
 from smallvit.reporting.facts import RunFacts
 from smallvit.text import counted, shown, some
 
@@ -38,7 +39,7 @@ def about_run(facts: RunFacts) -> list[str]:
         f"{images} of {counted(len(run.classes), 'class', 'classes')}, resized to "
         f"{height}×{width} pixels ({run.card.fit})."
     )
-    return [first, *_about_training(facts)]
+    return [first, *_about_training(facts), *([advise(run)] if run.finished else [])]
 
 
 def _about_training(facts: RunFacts) -> list[str]:

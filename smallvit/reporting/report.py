@@ -16,6 +16,7 @@ from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import RunFacts, brief_facts, gather
 from smallvit.reporting.matrix import draw_matrix
 from smallvit.reporting.narrative import about_result, about_run, caveats, duration, unfinished
+from smallvit.reporting.sheet import Sheet
 from smallvit.runs.folder import INFO, Run
 from smallvit.text import shown
 
@@ -121,6 +122,11 @@ def comparison_page(facts: Sequence[RunFacts], *, folds: bool = False) -> str:
     title = f"{len(facts)} folds of one run" if folds else f"{len(facts)} runs compared"
     comparison = compare_runs(facts, folds=folds)
     return _render("comparison.html", {"title": title, "comparison": comparison})
+
+
+def sheet_page(sheet: Sheet) -> str:
+    """The page of an experiment, as HTML."""
+    return _render("sheet.html", {"title": sheet.title, "sheet": sheet})
 
 
 def record(run: Run) -> dict[str, str]:

@@ -5,7 +5,7 @@ PyTorch, so that `--help` does not wait for it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from smallvit.config_io import (
 from smallvit.devices import DeviceName
 from smallvit.sizes import Fit, Size
 
-Decay = Literal["matrices", "all"]
+Decay = Literal["matrices", "axes", "all"]
 
 BUDGET = ("schedule.epochs", "schedule.steps", "schedule.minutes")
 """How long a run trains, in three ways: the last one that was set counts."""
@@ -48,29 +48,38 @@ class DataConfig:
     """What is trained on, and how it is read.
 
     Attributes:
-        source: A folder, a file or the name of a public dataset; `smallvit.data.sources` lists what
-            is read.
-        image_size: Side of the images that the model sees, or height and width; if it is not
-            given, the recipe chooses it.
+        source: A folder of images, a table of paths, an .npz file or the name of a public dataset.
+        image_size: Side of the images that the model sees, or height and width; by default the
+            recipe chooses it.
         fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch
             squeezes, crop takes the middle.
-        channels: 1 for grey and 3 for coloured images; if it is not given, as the images are.
-        val: Share of the training images held out for validation if the data has no such split
-            (a tenth if not given); 0 does without validation.
-        test: Share of the images held out for the test if the data has no such split (a fifth if
-            not given); 0 does without a test.
-        seed: Seed of the splits that are made.
-        root: Folder of named datasets; SMALLVIT_DATA if it is not given.
+        mean: What is subtracted from each channel, on a scale of 0 to 1; by default the training
+            images' mean, and in fine-tuning that of the weights, where they say it.
+        std: What each channel is divided by, in the same way.
+        channels: 1 for grey and 3 for coloured images; by default as the images are.
+        val: Share of the training images held out for validation, 0 for none; by default a tenth
+            if the data has no validation split.
+        test: Share of the images held out for the test, 0 for none; by default a fifth if the data
+            has no test split.
+        seed: Seed of the splits that are held out.
+        root: Folder of named datasets; by default SMALLVIT_DATA.
         download: Fetch a named dataset that is missing.
         allow: Errors of the audit that do not stop training, separated by commas: leaks,
             conflicts, unreadable, case.
         folds: Cross-validate: train this many models, so that every image is tested once.
         fold: Which part of a cross-validation is tested, from 0.
+        limit: Train on this share of the training images, or on this number of them; validation
+            keeps the same share. A smaller choice lies in every larger one.
+        limit_seed: Seed of that choice.
+        unlabelled: Take a folder without class folders as images of one class, for objectives that
+            need no labels.
     """
 
     source: str = ""
     image_size: int | Size | None = None
     fit: Fit = "letterbox"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     channels: int | None = None
     val: float | None = None
     test: float | None = None
@@ -80,10 +89,15 @@ class DataConfig:
     allow: tuple[str, ...] = ()
     folds: int = 0
     fold: int = 0
+    limit: float | None = None
+    limit_seed: int = 0
+    unlabelled: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.image_size, tuple) and len(set(self.image_size)) == 1:
             object.__setattr__(self, "image_size", self.image_size[0])  # one way to write it
+        if (self.mean is None) != (self.std is None):
+            raise ValueError(f"mean is {self.mean} and std {self.std}: give both or neither")
         if self.folds == 1 or self.folds < 0:
             raise ValueError(f"folds is {self.folds}: allowed is 2 or more, or 0 for none")
         if self.folds and not 0 <= self.fold < self.folds:
@@ -120,11 +134,15 @@ class LossConfig:
     Attributes:
         objective: classification, or another name of `smallvit.training.objective.OBJECTIVES`; the
             settings below belong to classification.
-        balanced: Weight classes by one over their number of images.
+        balanced: Weight classes by one over the root of their number of images, within limits.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
         drloc_mode: How that loss predicts distances: by regression (l1), by classification (ce),
             or by regression on the classification's expectation (cbr).
+        drloc_form: The loss as the paper writes it, at a constant λ (normalised), or as its code
+            computes it (released): targets in tokens, two hidden layers, tokens of Swin before the
+            final norm, overlapping pooling, and λ that rises in the warm-up and then falls linearly
+            to the end of the learning rate's cosine.
         pairs: Pairs of tokens per image that it compares.
     """
 
@@ -132,6 +150,7 @@ class LossConfig:
     balanced: bool = False
     drloc: float | Literal["auto"] = 0.0
     drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
+    drloc_form: Literal["normalised", "released"] = "normalised"
     pairs: int = 64
 
     def __post_init__(self) -> None:
@@ -140,13 +159,18 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """AdamW and what surrounds it.
+    """The optimiser and what surrounds it.
 
     Attributes:
+        optimizer: adamw, or muon, which moves the matrices of blocks and convolutions by orthogonal
+            matrices and leaves the rest to AdamW; it learns more in few steps.
         lr: Highest learning rate.
         weight_decay: AdamW's weight decay.
+        muon_lr: Highest learning rate of the matrices that Muon moves; it rises and falls with lr.
+        muon_decay: Weight decay of these matrices; without any they grow, and learning slows down.
         decay: Which parameters decay: "matrices" leaves out norms, biases, positions, class tokens
-            and temperatures; "all" decays everything, as the papers do.
+            and temperatures; "axes" leaves out only what has one axis, as timm does (positions and
+            class tokens decay); "all" decays everything, as the SPT paper does.
         betas: AdamW's momentum coefficients.
         eps: AdamW's term against division by zero.
         layer_decay: Learning rate of a layer over that of the layer above it; below 1 for
@@ -156,8 +180,11 @@ class OptimConfig:
             validated and saved; 0 does without. It is lower in the first steps.
     """
 
+    optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.05
+    muon_lr: float = 0.01
+    muon_decay: float = 1.0
     decay: Decay = "matrices"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -166,7 +193,9 @@ class OptimConfig:
     ema: float = 0.0
 
     def __post_init__(self) -> None:
-        limits = dict.fromkeys(("lr", "weight_decay", "eps", "clip"), (0.0, math.inf))
+        limits = dict.fromkeys(
+            ("lr", "weight_decay", "muon_lr", "muon_decay", "eps", "clip"), (0.0, math.inf)
+        )
         _check(self, {**limits, "layer_decay": (0, 1), "ema": (0, 1)})
         if self.ema == 1:
             raise ValueError("ema is 1: the average would never change; allowed is 0 up to below 1")
@@ -182,10 +211,16 @@ class ScheduleConfig:
         epochs: Passes over the training images; steps and minutes go before it.
         steps: Optimizer steps; goes before epochs and minutes. The config of a run always has it.
         minutes: Time for the whole command instead of epochs: as many steps as fit are planned.
+        plans: What was planned in that time, for a run that repeats another: from which step on
+            how many steps in all. The last are `steps`.
         warmup: Share of the steps in which the learning rate rises.
         cooldown: Share of the steps at the end with the lowest learning rate.
         start: Learning rate of the first step.
         end: Lowest learning rate at the end.
+        whole: The cosine counts from the first step, and the warm-up replaces its beginning, as in
+            timm; otherwise it begins at the end of the warm-up.
+        stepped: The learning rate changes once per epoch instead of with every step.
+        horizon: Length of the cosine over that of the run; above 1 the run ends before it.
         mixed: Share of the steps, from the beginning, in which images are mixed.
         patience: Validations without improvement after which training stops; 0 never stops.
     """
@@ -193,19 +228,33 @@ class ScheduleConfig:
     epochs: float = 100.0
     steps: int | None = None
     minutes: float | None = None
+    plans: tuple[Size, ...] = ()
     warmup: float = 0.05
     cooldown: float = 0.0
     start: float = 1e-6
     end: float = 1e-6
+    whole: bool = False
+    stepped: bool = False
+    horizon: float = 1.0
     mixed: float = 1.0
     patience: int = 0
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("warmup", "cooldown", "mixed"), (0.0, 1.0))
-        limits = dict.fromkeys(("epochs", "start", "end", "patience"), (0.0, math.inf))
-        _check(self, {**shares, **limits, "steps": (1, math.inf)})
-        if self.minutes is not None and not 0 < self.minutes < math.inf:
-            raise ValueError(f"minutes is {self.minutes}: give a number above 0")
+        limits = dict.fromkeys(("start", "end", "patience"), (0.0, math.inf))
+        _check(self, {**shares, **limits, "steps": (1, math.inf), "horizon": (1, math.inf)})
+        for name in ("epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}: give a number above 0")
+        starts = [start for start, _ in self.plans]
+        if self.plans and (
+            starts != sorted(starts) or starts[0] or self.plans[-1][1] != self.steps
+        ):
+            raise ValueError(
+                f"plans is {self.plans} and steps {self.steps}: plans begin with step 0 and end "
+                "with `steps`"
+            )
         if self.warmup + self.cooldown > 1:
             raise ValueError(
                 f"warmup is {self.warmup} and cooldown {self.cooldown}: together at most 1"
@@ -225,13 +274,18 @@ class LoopConfig:
         balanced: Show every class equally often.
         repeats: How often a batch shows each of its images, each time augmented differently.
         device: Device to train on; auto takes a GPU if there is one.
-        precision: Number format of the model's arithmetic; auto is bf16 on a GPU, else fp32.
-        compiled: Use torch.compile; if it is not given, on a GPU.
-        captured: Run the step as a CUDA graph; if it is not given, on a single GPU, not in fp16.
+        precision: Number format of the model's arithmetic; auto is bf16 on a GPU and on a CPU with
+            instructions for it (AVX512-BF16), else fp32.
+        compiled: Use torch.compile; by default on a GPU.
+        regional: Compile blocks one by one, all that are alike as one, instead of the whole step:
+            it starts sooner and runs a little slower.
+        captured: Run the step as a CUDA graph; by default on a single GPU, not in fp16.
+        fused: Use the fused attention kernel on a GPU that can run it.
         deterministic: Give the same numbers again on a GPU, more slowly.
-        every: Steps between validations; if it is not given, an epoch, or a hundredth of a long
-            run.
+        every: Steps between validations; by default an epoch, or a hundredth of a long run.
         checkpoint_seconds: Least time between two checkpoints.
+        log_test: Log the accuracy on the test split at every validation, to stand beside papers
+            that report the best of these; nothing is chosen by it.
     """
 
     batch_size: int = 128
@@ -241,10 +295,13 @@ class LoopConfig:
     device: DeviceName = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compiled: bool | None = None
+    regional: bool = False
     captured: bool | None = None
+    fused: bool = True
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0
+    log_test: bool = False
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("batch_size", "accumulation", "repeats", "every"), (1.0, math.inf))
@@ -261,8 +318,8 @@ class RunConfig:
     """One run. `from_yaml(config.to_yaml())` is the same config.
 
     Attributes:
-        recipe: Where settings that are not given come from: auto (chosen from the data) or a
-            paper (spt-lsa, compact, drloc).
+        recipe: Where all other settings come from: auto chooses them from the data; spt-lsa,
+            compact and drloc are those of papers.
         seed: Seed of weights, order and augmentation.
         tensorboard: Write TensorBoard event files into the run folder.
         wandb: Log to Weights & Biases.
@@ -307,9 +364,10 @@ class RunConfig:
         """With the values of a partial tree."""
         return self.from_dict(merge(self.to_dict(), changes))
 
-    def with_steps(self, steps: int) -> "RunConfig":
-        """With a fixed number of steps."""
-        return replace(self, schedule=replace(self.schedule, steps=steps))
+    def with_steps(self, steps: int, plans: Sequence[Size] = ()) -> "RunConfig":
+        """With a fixed number of steps, and how it came about."""
+        schedule = replace(self.schedule, steps=steps, plans=tuple(plans))
+        return replace(self, schedule=schedule)
 
     def refuse_changes(self, changes: Mapping[str, Any]) -> None:
         """Refuses a partial tree that requests something else than this config of a run.
@@ -348,6 +406,8 @@ def layered(*trees: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError("give epochs or minutes, not both")
         if budget:
             result = overlaid(result, {"schedule": {"steps": None, "minutes": None}})
+            if leaf(result, "schedule.plans"):  # they belong to the steps
+                result = overlaid(result, {"schedule": {"plans": []}})
         result = overlaid(result, tree)
     return result
 

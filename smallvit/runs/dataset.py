@@ -5,26 +5,31 @@ from smallvit.runs.config import DataConfig
 
 
 def open_data(config: DataConfig, *, progress: bool = False) -> Dataset:
-    """Loads it; with folds, the one that is to be tested in its place.
+    """Loads the data; with folds, with the fold to be tested as its test split.
 
     Raises:
         ValueError: It is not there, not laid out as expected, or has no classes.
     """
-    folded = {"val": 0.0, "test": 0.0} if config.folds else {}
+    val, test = (0.0, 0.0) if config.folds else (config.val, config.test)
     dataset = load_data(
         config.source,
         image_size=config.image_size,
         fit=config.fit,
         channels=config.channels,
-        val=folded.get("val", config.val),
-        test=folded.get("test", config.test),
+        val=val,
+        test=test,
         seed=config.seed,
         root=config.root,
         download=config.download,
+        unlabelled=config.unlabelled,
         progress=progress,
     )
+    if config.mean and config.std:
+        dataset = dataset.normalised(config.mean, config.std)
     if "unreadable" in config.allow:
         dataset = dataset.readable()
     if config.folds:
         dataset = dataset.fold(config.fold, config.folds, val=config.val or 0.0)
+    if config.limit is not None:
+        dataset = dataset.subset(config.limit, seed=config.limit_seed)
     return dataset

@@ -1,9 +1,10 @@
 """The run folder: what a training leaves, and all that later steps need."""
 
-import json
+import errno
 import os
 import re
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,28 +12,41 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from smallvit.config_io import differences
 from smallvit.data import Dataset
 from smallvit.evaluation import Evaluation
-from smallvit.files import read_json, read_tensors, write_bytes, write_json
+from smallvit.files import hash_bytes, read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.card import Card
-from smallvit.runs.config import RunConfig, read_changes
+from smallvit.runs.checks import check_info, log_line
+from smallvit.runs.config import RunConfig, read_changes, upgrade
 from smallvit.runs.dataset import open_data
+from smallvit.runs.lock import locked
 from smallvit.sizes import Size
 from smallvit.text import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT = 1
-"""Of the folders that are written; older ones are read, newer ones refused."""
+FORMAT = 2
+"""Of the folders that are written; older ones are read, newer ones refused.
 
-CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
+Format 2 records the config and hashes of the other files, and locks the folder while it is written.
+"""
+
+CONFIG, INFO, LOG, LOCK = "config.yaml", "run.json", "log.jsonl", "lock"
 WEIGHTS, LAST, EVALUATION, CHECKPOINTS = (
     "weights.safetensors",
     "last.safetensors",
     "evaluation.json",
     "checkpoints",
 )
+
+#: Where data lies may change; that it is the same data is checked by its fingerprint.
+_MOVABLE = ("data.source", "data.root", "data.download")
+
+
+class TakenError(ValueError):
+    """A folder exists and is not empty."""
 
 
 @dataclass(frozen=True)
@@ -63,37 +77,54 @@ class Run:
             raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
         version = info.get("format")
-        if type(version) is not int or not 1 <= version <= FORMAT:
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{path / INFO} is damaged: its format is {version!r}")
+        if version > FORMAT:
             raise ValueError(
                 f"{path} has run format {version!r} and this smallvit reads up to {FORMAT}: it was "
                 "written by a newer version; upgrade smallvit"
             )
+        check_info(info, path / INFO)
         try:
-            config = RunConfig.from_dict(read_changes(path / CONFIG, info))
+            changes = read_changes(path / CONFIG, info)
         except FileNotFoundError as error:
             raise ValueError(f"{path} is damaged: it has no {CONFIG}") from error
-        return cls(path, config, info)
+        try:
+            config = RunConfig.from_dict(changes)
+        except ValueError as error:
+            raise ValueError(f"{path / CONFIG} cannot be used: {error}") from error
+        run = cls(path, config, info)
+        run.check_config()
+        return run
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig, info: "Mapping[str, Any]") -> "Run":
         """Makes a new run folder; one that exists and is not empty is never touched.
 
         Raises:
-            ValueError: The folder exists and is not empty.
+            TakenError: The folder exists and is not empty.
             OSError: It cannot be written.
         """
         refuse_taken(folder)
-        run = cls(folder, config, {"format": FORMAT, **info})
+        text = config.to_yaml().encode()
+        first = {"format": FORMAT, "hashes": {CONFIG: hash_bytes(text)}, "config": config.to_dict()}
+        run = cls(folder, config, {**first, **info})
+        target = folder.resolve()  # the folder itself may be a link
         # Written elsewhere and moved: a process that dies here leaves no half of a run.
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".new-run-", dir=folder.parent) as beside:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".new-run-", dir=target.parent) as beside:
             new = Path(beside) / "run"
             new.mkdir()
-            write_bytes(new / CONFIG, config.to_yaml().encode())
+            write_bytes(new / CONFIG, text)
             write_json(new / INFO, run.info)
-            if folder.exists():
-                folder.rmdir()
-            os.replace(new, folder)
+            try:
+                if target.exists():
+                    target.rmdir()
+                os.replace(new, target)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                raise taken(folder) from error  # by a process that was faster
         return run
 
     def note(self, **values: Any) -> "Run":
@@ -102,27 +133,38 @@ class Run:
         write_json(self.folder / INFO, new.info)
         return new
 
+    def settle(self, config: RunConfig) -> "Run":
+        """Records the config that was really trained, once all steps are taken."""
+        if config != self.config:
+            write_bytes(self.folder / CONFIG, config.to_yaml().encode())
+        return Run(self.folder, config, self.info)
+
     @cached_property
     def card(self) -> Card:
         """What goes with the weights; the keys of run.json are read here."""
-        info, data = self.info, self.info["data"]
-        return Card(
-            classes=data["classes"],
-            image_size=data["image_size"],
-            channels=data["channels"],
-            fit=data["fit"],
-            mean=info["mean"],
-            std=info["std"],
-            temperature=info.get("temperature", 1.0),
-            model=info["model"],
-            config=self.config.to_dict(),
-            versions={name: info[name] for name in ("smallvit", "torch") if name in info},
-            facts={
-                "parameters": info.get("parameters"),
-                "steps": info.get("steps"),
-                "counts": data.get("counts", {}),
-            },
-        )
+        info, data = self.info, self.info.get("data", {})
+        try:
+            return Card(
+                classes=data["classes"],
+                image_size=data["image_size"],
+                channels=data["channels"],
+                fit=data["fit"],
+                mean=info["mean"],
+                std=info["std"],
+                temperature=info.get("temperature", 1.0),
+                model=info["model"],
+                config=self.config.to_dict(),
+                versions={name: info[name] for name in ("smallvit", "torch") if name in info},
+                facts={
+                    "parameters": info.get("parameters"),
+                    "steps": info.get("steps"),
+                    "counts": data.get("counts", {}),
+                },
+            )
+        except KeyError as error:
+            raise ValueError(f"{self.folder / INFO} is damaged: it has no {error}") from error
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{self.folder / INFO} is damaged: {error}") from error
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -145,40 +187,112 @@ class Run:
         Args:
             which: The weights chosen on validation, or those after the last step.
         """
-        from smallvit.models.build import make_model
-
-        about = self.info["model"]
-        model = make_model(
-            about["name"],
-            num_classes=about["num_classes"],
-            image_size=tuple(about["image_size"]),
-            in_channels=about["in_channels"],
-            options=about["options"],
-        )
-        model.load_state_dict(read_tensors(self.folder / (WEIGHTS if which == "best" else LAST)))
+        model = self.untrained()
+        name = WEIGHTS if which == "best" else LAST
+        self.check_hash(name)
+        try:
+            model.load_state_dict(read_tensors(self.folder / name))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{self.folder / name} holds the weights of another model: {reason[:300]}"
+            ) from error
         return model.eval()
 
+    def untrained(self) -> nn.Module:
+        """The model as it was built for the run, with random weights.
+
+        Raises:
+            ValueError: What is recorded of it is damaged.
+        """
+        from smallvit.models.build import make_model
+
+        path, about = self.folder / INFO, self.info.get("model", {})
+        try:
+            return make_model(
+                about["name"],
+                num_classes=about["num_classes"],
+                image_size=tuple(about["image_size"]),
+                in_channels=about["in_channels"],
+                options=about["options"],
+            )
+        except KeyError as error:
+            raise ValueError(f"{path} is damaged: its model has no {error}") from error
+        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"{path} is damaged: its model cannot be built: {error}") from error
+
+    def check_config(self) -> None:
+        """Refuses a config that is not the one the run began with; comments may change.
+
+        Raises:
+            ValueError: Values differ; all of them are named.
+        """
+        recorded = self.info.get("config")
+        if recorded is None:  # format 1
+            return
+        try:
+            began = RunConfig.from_dict(upgrade(recorded, self.info)).to_dict()
+        except ValueError as error:
+            raise ValueError(f"{self.folder / INFO} is damaged: its config: {error}") from error
+        different = differences(began, self.config.to_dict())
+        if changed := [each for each in different if not each.startswith(_MOVABLE)]:
+            raise ValueError(
+                f"{self.folder / CONFIG} was edited after the run began: {'; '.join(changed)}; "
+                "put that back, or start a new run with `smallvit train --config`"
+            )
+
+    def check_hash(self, name: str) -> None:
+        """Refuses a file of the run that is not the one that was written.
+
+        Raises:
+            ValueError: It has changed since. Files without a recorded hash are not checked.
+        """
+        recorded, path = self.info.get("hashes", {}).get(name), self.folder / name
+        if recorded and path.is_file() and hash_bytes(path.read_bytes()) != recorded:
+            raise ValueError(
+                f"{path} is not the file that was written: it was edited or is damaged; restore it"
+            )
+
+    def hashed(self, *names: str) -> dict[str, str]:
+        """Recorded hashes, with those of files as they are now; for `note(hashes=…)`."""
+        paths = [self.folder / name for name in names]
+        new = {path.name: hash_bytes(path.read_bytes()) for path in paths if path.is_file()}
+        return {**self.info.get("hashes", {}), **new}
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keeps other processes from writing this folder; the lock of a dead process is gone.
+
+        Raises:
+            ValueError: Another process is writing it, or it holds a link.
+        """
+        for path in self.folder.iterdir():
+            if path.is_symlink():
+                raise ValueError(
+                    f"{path} is a link, and nothing inside a run folder may be one: remove it"
+                )
+        return locked(self.folder / LOCK)
+
     def dataset(self) -> Dataset:
-        """The data that the run was trained on.
+        """The data that the run was trained on; it is never fetched, whatever the config says.
 
         Raises:
             ValueError: It is gone, or has changed.
         """
-        dataset = open_data(self.config.data)
+        dataset = open_data(replace(self.config.data, download=False))
         self.check_data(dataset)
         return dataset
 
     def check_data(self, dataset: Dataset) -> None:
         """Refuses data that is not what the run was trained on, and says what is different."""
-        old, new = self.info["data"], dataset.record()
-        if old["fingerprint"] != new["fingerprint"]:
+        old, new = self.info.get("data", {}), dataset.record()
+        if old.get("fingerprint") != new["fingerprint"]:
             changes = [
-                f"{name} was {old[name]} and is {new[name]}"
+                f"{name} was {old.get(name)} and is {new[name]}"
                 for name in ("classes", "counts")
-                if old[name] != new[name]
+                if old.get(name) != new[name]
             ]
             what = "; ".join(changes) or "some images are not the same"
-            raise ValueError(f"{old['source']} has changed since the run began: {what}")
+            raise ValueError(f"{new['source']} has changed since the run began: {what}")
 
     def evaluation(self) -> Evaluation | None:
         """How good the model is on the test split; None if that was not measured.
@@ -189,17 +303,46 @@ class Run:
         path = self.folder / EVALUATION
         if not path.is_file():
             return None
-        return Evaluation.from_json(path.read_text(encoding="utf-8"), str(path))
+        # As it is on disk: another process may have evaluated again.
+        Run(self.folder, self.config, self._recorded()).check_hash(EVALUATION)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        return Evaluation.from_json(text, str(path))
 
     def save_evaluation(self, evaluation: Evaluation) -> None:
-        """Writes what `evaluation` reads."""
-        write_bytes(self.folder / EVALUATION, evaluation.to_json().encode())
+        """Writes what `evaluation` reads.
+
+        Raises:
+            ValueError: The run is being trained, or its folder holds a link.
+        """
+        with self.locked():
+            now = Run(self.folder, self.config, self._recorded())
+            hashes = {k: v for k, v in now.info.get("hashes", {}).items() if k != EVALUATION}
+            # A process that dies in between leaves an evaluation without a hash, not a wrong one.
+            now = now.note(hashes=hashes)
+            write_bytes(self.folder / EVALUATION, evaluation.to_json().encode())
+            now.note(hashes=now.hashed(EVALUATION))
+
+    def _recorded(self) -> dict[str, Any]:
+        path = self.folder / INFO
+        return read_json(path) if path.is_file() else self.info
 
     def log(self) -> list[dict[str, Any]]:
-        """The lines of the log."""
+        """The lines of the log.
+
+        Raises:
+            ValueError: It is damaged.
+        """
         path = self.folder / LOG
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        self.check_hash(LOG)
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        *whole, _ = lines or [""]  # a line without its end is being written
+        return [log_line(line, f"line {n} of {path}") for n, line in enumerate(whole, 1)]
 
     @cached_property
     def name(self) -> str:
@@ -210,10 +353,15 @@ class Run:
 def refuse_taken(folder: Path) -> None:
     """Refuses a folder that exists and is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(
-            f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
-            "with --resume if it is an unfinished run"
-        )
+        raise taken(folder)
+
+
+def taken(folder: Path) -> TakenError:
+    """What to raise where a folder is not empty."""
+    return TakenError(
+        f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
+        "with --resume if it is an unfinished run"
+    )
 
 
 def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:

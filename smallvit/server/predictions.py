@@ -55,7 +55,8 @@ def predict_file(
         raise RefusedError(422, f"The image cannot be read: {error}.") from error
     except MemoryError:
         raise RefusedError(413, "There is not enough memory for an image so large.") from None
-    probabilities = predictor.card.probabilities(predictor.logits_of_prepared(prepared[None]))[0]
+    logits = predictor.logits_of_prepared(prepared[None])
+    probabilities = predictor.card.probabilities(logits)[0]
     order = np.argsort(-probabilities, kind="stable")[:top]
     map_ = None
     if explain and predictor.model is not None:

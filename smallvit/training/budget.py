@@ -8,14 +8,15 @@ from smallvit.data import Dataset, Loader
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
 from smallvit.training.optim import validation_interval
+from smallvit.training.pace import Pace
 from smallvit.training.step import Stepper
 
 logger = logging.getLogger(__name__)
 
-_MARGIN = 0.04  # of the budget, for what was not measured
 _SHARE = 0.06  # most of the time that goes into validation
-_TRIAL = 0.05  # of the budget, spent on measuring
-_LEAST = 3
+_TRIAL, _TRIAL_SECONDS = 0.02, 3.0  # of the budget, and at most, spent on measuring
+_STATISTICS = 1e-4  # seconds per tested image, for intervals and predictions
+_WRITING = 0.5  # seconds, for weights and other files
 
 
 def limit_batch(config: RunConfig, dataset: Dataset) -> RunConfig:
@@ -69,7 +70,7 @@ def plan_steps(
     *,
     started: float,
     clock: Callable[[], float],
-) -> tuple[int, int, float | None]:
+) -> tuple[int, int, Pace | None]:
     """How many steps; for a budget of minutes it takes some, measures them and undoes them.
 
     Args:
@@ -77,34 +78,47 @@ def plan_steps(
         clock: Seconds; only their differences count.
 
     Returns:
-        Steps, steps between validations, and when they have to be done: None has time.
+        Steps, steps between validations, and what keeps them to the time: None has time.
 
     Raises:
         ValueError: The time is over before the first step.
     """
-    schedule, every, deadline = config.schedule, config.loop.every, None
+    schedule, every, pace = config.schedule, config.loop.every, None
     steps = schedule.steps or max(1, round(schedule.epochs * loader.steps_per_epoch))
     if schedule.steps is None and schedule.minutes is not None:
-        per_step, per_validation = _measure(config, dataset, loader, stepper, clock)
-        tested = len(dataset.splits.get("test", ()))
-        # The test costs about a third of training on as many images; validation is repeated once.
-        after = per_step / config.loop.batch_size / 2 * tested + per_validation
-        deadline = started + 60 * schedule.minutes * (1 - _MARGIN) - after - 1.0
+        per_step, per_validation, end = _measure(config, dataset, loader, stepper, clock)
         if every is None:
             least = int(per_validation / (_SHARE * per_step)) + 1
             every = max(loader.steps_per_epoch, least)
-        steps = int((deadline - clock()) / (per_step + per_validation / every))
-        every = max(every, steps // 100)
-        # Each process has measured; the first one's plan counts.
-        steps, every, deadline = stepper.world.agree((steps, every, deadline))
+        # Each process has measured; the first one's numbers count.
+        per_step, per_validation, end, every = stepper.world.agree(
+            (per_step, per_validation, end, every)
+        )
+        pace = Pace(
+            started=started,
+            seconds=60 * schedule.minutes,
+            step_seconds=per_step,
+            validation=per_validation / per_step,
+            end=end / per_step,
+            every=every,
+            clock=clock,
+        )
+        steps, reserve = stepper.world.agree((pace.affordable(), pace.reserve))
+        every = pace.every = max(every, steps // 100)
         if steps < 1:
             raise ValueError(
                 f"{schedule.minutes:g} minutes are over before the first step: one takes "
-                f"{per_step:.2g} seconds here, and preparation took {clock() - started:.0f}; "
-                "allow more time, or choose a smaller model"
+                f"{per_step:.2g} seconds here, preparation took {clock() - started:.0f}, and "
+                f"{reserve:.0f} are kept for the test; allow more time, or choose a smaller model"
             )
+        logger.info(
+            "%.1f seconds of the time are kept for the test and all else that follows the last "
+            "step; %.1f are needed at the speed measured now",
+            reserve,
+            end,
+        )
     every = every or validation_interval(steps, loader.steps_per_epoch)
-    return steps, min(every, steps), deadline
+    return steps, min(every, steps), pace
 
 
 def _measure(
@@ -113,14 +127,17 @@ def _measure(
     loader: Loader,
     stepper: Stepper,
     clock: Callable[[], float],
-) -> tuple[float, float]:
-    """Seconds of a step and of a validation; the training is afterwards where it was."""
+) -> tuple[float, float, float]:
+    """Seconds of a step, of a validation, and of all that follows the last step.
+
+    The training is afterwards where it was.
+    """
     world, saved = stepper.world, stepper.snapshot()
     times: list[float] = []
-    until = clock() + _TRIAL * 60 * (config.schedule.minutes or 0)
+    until = clock() + min(_TRIAL * 60 * (config.schedule.minutes or 0), _TRIAL_SECONDS)
     number = 0
     # All processes take the same steps, or one would wait for ever.
-    while world.agree(len(times) < _LEAST or (clock() < until and len(times) < 200)):
+    while world.agree(not times or (clock() < until and len(times) < 200)):
         started = clock()
         stepper(loader.batch(number), number, lr=0.0, mixed=config.augment.mixed)
         stepper.take_means()  # waits for the device
@@ -128,10 +145,10 @@ def _measure(
             times.append(clock() - started)
         number += 1
     stepper.restore(saved)
-    seconds = 0.0
-    if "val" in dataset.splits:
-        for _ in range(2):  # the second time counts
-            started = clock()
-            stepper.evaluated().validate(dataset, "val", world)
-            seconds = clock() - started
-    return sum(times) / len(times), seconds
+    started = clock()
+    count = stepper.evaluated().try_inference(dataset, world)
+    per_image = (clock() - started) / max(count, 1)
+    validated, tested = (len(dataset.splits.get(name, ())) for name in ("val", "test"))
+    # After the last step the validation images come twice, and the test images once.
+    end = (2 * validated + tested) * per_image + tested * _STATISTICS + _WRITING
+    return max(sum(times) / len(times), 1e-9), validated * per_image, end

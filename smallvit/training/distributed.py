@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 _PATIENCE = timedelta(hours=2)  # in which the first process has to read the data
 
+#: Words of gloo and NCCL for a process that is gone.
+_BROKEN = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "NCCL")
+
 
 @dataclass(frozen=True)
 class World:
@@ -84,6 +87,27 @@ class World:
         values: list[Any] = [None] * self.size
         distributed.all_gather_object(values, value)
         return values
+
+    def compare(self, **values: str) -> None:
+        """Refuses to go on where processes have different values.
+
+        Raises:
+            ValueError: In every process; names what differs and where.
+        """
+        everywhere = self.gather(values)
+        for name in values:
+            if others := [r for r, v in enumerate(everywhere) if v[name] != everywhere[0][name]]:
+                numbers = ", ".join(map(str, others))
+                raise ValueError(
+                    f"the processes do not have the same {name}: that of process {numbers} is not "
+                    "that of process 0; give all of them the same files and the same command"
+                )
+
+    def explained(self, error: RuntimeError) -> Exception:
+        """An error, or if it says that a connection broke, a sentence."""
+        if self.size > 1 and any(word in str(error) for word in _BROKEN):
+            return ValueError("another process of this training has ended: see what it said")
+        return error
 
     def wait(self) -> None:
         """Waits until all processes are here."""

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smallvit.evaluation import Evaluation, pooled
+from smallvit.evaluation import pooled
 from smallvit.files import write_json
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import EVALUATION, Run, new_folder
+from smallvit.training.distributed import join_world
 from smallvit.training.loop import resume_command
 from smallvit.training.train import check_writable, resume, train
 
@@ -32,9 +33,16 @@ def train_folds(
         The summary, as `folds.json` holds it; without "accuracy" if a stop was requested.
     """
     count, name = config.data.folds, config.model.name
-    folder = (
-        Path(out) if out else new_folder(Path(config.data.source).name, f"{name}-{count}-folds")
-    )
+    if out:
+        folder = Path(out)
+    else:
+        source = Path(config.data.source).name
+        world = join_world(config.loop.device)
+        folder = new_folder(source, f"{name}-{count}-folds")
+        # Created at once: another command may take the next number.
+        while world.leads and not _created(folder):
+            folder = new_folder(source, f"{name}-{count}-folds")
+        folder = world.agree(folder)
     check_writable(folder)
     if config.schedule.minutes is not None:  # the time is that of all folds
         minutes = config.schedule.minutes / count
@@ -42,14 +50,23 @@ def train_folds(
     return _train_missing(folder, config, command, shown)
 
 
-def resume_folds(folder: Path, *, shown: bool = True) -> dict[str, Any]:
+def _created(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def resume_folds(folder: Path, *, download: bool = False, shown: bool = True) -> dict[str, Any]:
     """Goes on with a cross-validation: finishes a fold that was stopped, trains those missing."""
     first = Run.open(folder / "fold-0")
-    return _train_missing(folder, first.config, first.info.get("command", ""), shown)
+    config = replace(first.config, data=replace(first.config.data, download=download))
+    return _train_missing(folder, config, first.info.get("command", ""), shown, download)
 
 
 def _train_missing(
-    folder: Path, config: RunConfig, command: str | None, shown: bool
+    folder: Path, config: RunConfig, command: str | None, shown: bool, download: bool = False
 ) -> dict[str, Any]:
     for fold in range(config.data.folds):
         target = folder / f"fold-{fold}"
@@ -59,7 +76,7 @@ def _train_missing(
             data = replace(config.data, fold=fold)
             run = train(replace(config, data=data), out=target, command=command, shown=shown)
         elif not (run := Run.open(target)).finished:
-            run = resume(target, shown=shown)
+            run = resume(target, download=download, shown=shown)
         if not run.finished:
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}
@@ -69,7 +86,7 @@ def _train_missing(
 def summarise(folder: Path) -> dict[str, Any]:
     """The summary of all folds, also written to `folds.json`."""
     paths = sorted(folder.glob(f"fold-*/{EVALUATION}"), key=lambda p: int(p.parent.name[5:]))
-    results = [Evaluation.from_json(path.read_text(encoding="utf-8")) for path in paths]
+    results = [each for path in paths if (each := Run.open(path.parent).evaluation())]
     if not results:
         raise ValueError(f"{folder} holds no finished fold")
     together = pooled(results)

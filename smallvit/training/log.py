@@ -43,7 +43,7 @@ class Log:
     def __init__(
         self, run: Run, *, steps: int, size: int = 0, active: bool = True, shown: bool = True
     ) -> None:
-        self.steps, self._shown = steps, shown and active
+        self.steps, self._shown, self._told = steps, shown and active, steps
         self._file: FileIO | None = None
         self._board: Any = None
         self._wandb: Any = None
@@ -51,8 +51,14 @@ class Log:
         self._stack = ExitStack()
         if not active:
             return
+        path = run.folder / LOG
+        if (present := path.stat().st_size if path.is_file() else 0) < size:
+            raise ValueError(
+                f"{path} has {present:,} bytes and had {size:,} when the checkpoint was written: "
+                "restore it, or start a new run"
+            )
         # Unbuffered: what a full disk refused must not wait to be written before the next line.
-        self._file = self._stack.enter_context((run.folder / LOG).open("ab", buffering=0))
+        self._file = self._stack.enter_context(path.open("ab", buffering=0))
         self._file.truncate(size)
         self._file.seek(0, 2)
         if run.config.tensorboard:
@@ -84,9 +90,8 @@ class Log:
         )
         return bar, bar.add_task("training", total=self.steps, numbers="")
 
-    @property
-    def size(self) -> int:
-        """Bytes of the log so far, which are now on disk."""
+    def flush(self) -> int:
+        """Forces the file to disk; returns its bytes."""
         if self._file is None:
             return 0
         with contextlib.suppress(OSError):
@@ -135,6 +140,14 @@ class Log:
             self._bar.console.print(sentence, highlight=False, markup=False)
         else:
             logger.info("%s", sentence)
+
+    def tell_plan(self, steps: int) -> None:
+        """Another number of steps is planned: a line if it is another one by half or more."""
+        if 2 / 3 < steps / self._told < 1.5:
+            return
+        how = "slower" if steps < self._told else "faster"
+        self.tell(f"the machine is {how} than before: about {steps:,} steps, not {self._told:,}")
+        self._told = steps
 
     def show_interval(
         self,

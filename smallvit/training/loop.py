@@ -3,7 +3,6 @@
 import logging
 import math
 import shlex
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +12,17 @@ from torch import Tensor
 
 from smallvit.data import Dataset, Loader
 from smallvit.files import write_bytes, write_tensors
-from smallvit.runs.checkpoint import Progress, Score, save_checkpoint
-from smallvit.runs.folder import CHECKPOINTS, EVALUATION, LAST, WEIGHTS, Run
+from smallvit.runs.checkpoint import (
+    ExplodedError,
+    Progress,
+    Score,
+    remove_checkpoints,
+    save_checkpoint,
+)
+from smallvit.runs.folder import CHECKPOINTS, CONFIG, EVALUATION, LAST, LOG, WEIGHTS, Run
 from smallvit.training.log import Log
-from smallvit.training.optim import is_mixed, learning_rate
+from smallvit.training.optim import is_mixed, learning_rate, position
+from smallvit.training.pace import Pace
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.training.stop import Stop
 
@@ -32,7 +38,7 @@ class Training:
 
     Attributes:
         clock: Seconds; only their differences count.
-        deadline: When to be done, on that clock; None takes the time it takes.
+        pace: What keeps it to its time; None takes the time it takes.
     """
 
     run: Run
@@ -42,7 +48,7 @@ class Training:
     progress: Progress
     log: Log
     clock: Callable[[], float]
-    deadline: float | None = None
+    pace: Pace | None = None
 
 
 def run_loop(training: Training) -> None:
@@ -59,6 +65,8 @@ def run_loop(training: Training) -> None:
             _take_step(training)
             if progress.step == first + 1:
                 since = progress.step, clock()  # a first step is slower than the others
+                if training.pace is not None:
+                    training.pace.begin(progress.step)
             training.log.advance(progress.step, progress.steps)
             last = progress.step == progress.steps
             validates = last or progress.step % (config.loop.every or progress.steps) == 0
@@ -69,13 +77,16 @@ def run_loop(training: Training) -> None:
                 since = progress.step, clock()
             if progress.step == progress.steps:
                 progress.ended = progress.ended or "finished"
-            requested, late = _questions(training, stop)
+            if not progress.ended:
+                _replan(training)
+            requested, over = _questions(training, stop)
             if requested:
                 save(training)
                 return
-            if late and not progress.ended:
+            if over and not progress.ended:
                 if not validates:
                     _end_interval(training, since)
+                progress.replan(progress.step)
                 progress.ended = "time"
             due = clock() - saved >= config.loop.checkpoint_seconds
             if validates and training.stepper.world.agree(due) and not progress.ended:
@@ -86,15 +97,17 @@ def run_loop(training: Training) -> None:
 def _take_step(training: Training) -> None:
     """The next step of the schedule."""
     config, progress = training.run.config, training.progress
-    step, steps = progress.step, progress.steps
-    lr = learning_rate(step, steps, config.optim.lr, config.schedule)
-    mixed = config.augment.mixed and is_mixed(step, steps, config.schedule)
+    step = progress.step
+    at, steps = position(step, progress.plans)
+    lr = learning_rate(at, steps, config.optim.lr, config.schedule)
+    mixed = config.augment.mixed and is_mixed(at, steps, config.schedule)
+    training.stepper.objective.advance(int(at), steps)
     training.stepper(training.loader.batch(step), step, lr=lr, mixed=mixed)
     progress.step = step + 1
 
 
 def _end_interval(training: Training, since: tuple[int, float]) -> None:
-    """Logs the steps since the last interval, validates, and plans anew if time is short."""
+    """Logs the steps since the last interval, and validates."""
     config, progress, clock = training.run.config, training.progress, training.clock
     first, started = since
     means = training.stepper.take_means()
@@ -109,7 +122,9 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
         step=progress.step,
         epoch=epoch,
         images=progress.step * config.loop.batch_size,
-        lr=learning_rate(progress.step - 1, progress.steps, config.optim.lr, config.schedule),
+        lr=learning_rate(
+            *position(progress.step - 1, progress.plans), config.optim.lr, config.schedule
+        ),
         **means,
         images_per_second=speed,
         seconds=round(seconds, 3),
@@ -118,14 +133,19 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
     if "val" in training.dataset.splits:
         before = clock()
         val = validate(training)
-        training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
+        took = clock() - before
+        training.log.write("val", step=progress.step, **val, seconds=round(took, 3))
+        if training.pace is not None:
+            training.pace.validated(took)
         _choose(training, val)
+    if config.loop.log_test and "test" in training.dataset.splits:
+        world = training.stepper.world
+        test = training.stepper.evaluated().validate(training.dataset, "test", world)
+        training.log.write("test", step=progress.step, **test)
     rate = (clock() - started) / steps  # with validation
     left = rate * (progress.steps - progress.step)
     decides = training.stepper.objective.decides
     training.log.show_interval(epoch, means, {decides: val[decides]} if val else {}, speed, left)
-    if training.deadline is not None:
-        _shorten(training, rate, training.deadline)
 
 
 def validate(training: Training) -> dict[str, float]:
@@ -161,49 +181,52 @@ def _choose(training: Training, val: dict[str, float]) -> None:
         progress.ended = "patience"
 
 
-def _shorten(training: Training, rate: float, deadline: float) -> None:
-    """Plans fewer steps where one takes longer now (`rate`, in seconds) than was measured."""
-    progress = training.progress
-    left = progress.steps - progress.step
-    affordable = training.stepper.world.agree(int((deadline - training.clock()) / rate))
-    if 0 <= affordable < left * 0.98:
-        fewer = progress.step + affordable
-        training.log.write("plan", step=progress.step, steps=fewer)
-        training.log.tell(
-            f"this machine has become slower: {fewer:,} steps instead of {progress.steps:,}"
-        )
-        progress.steps = fewer
-        if not affordable:
-            progress.ended = "time"
+def _replan(training: Training) -> None:
+    """Every few seconds: as many steps as fit now, where that is another number."""
+    pace, progress, world = training.pace, training.progress, training.stepper.world
+    if pace is None or (world.size > 1 and progress.step % _AGREE):
+        return
+    if not world.agree(pace.due(progress.step)):
+        return
+    training.stepper.check()  # waits for the device, which may be behind
+    steps = world.agree(pace.plan(progress.step, progress.steps))
+    if steps != progress.steps:
+        progress.replan(steps)
+        training.log.write("plan", step=progress.step, steps=steps)
+        training.log.tell_plan(steps)
 
 
 def _questions(training: Training, stop: Stop) -> tuple[bool, bool]:
     """Whether a stop was requested, and whether time is over; the same in all processes."""
     world, progress = training.stepper.world, training.progress
-    late = training.deadline is not None and training.clock() > training.deadline
+    over = training.pace is not None and training.pace.over
     if world.size == 1:
-        return stop.requested, late
+        return stop.requested, over
     if progress.step % _AGREE and progress.step != progress.steps:
         return False, False
-    # The deadline is on the first process's clock, and another machine's shows another time.
-    return world.any(stop.requested), world.agree(late)
+    # The time is that of the first process's clock, and another machine's shows another one.
+    return world.any(stop.requested), world.agree(over)
 
 
 def save(training: Training) -> None:
     """Writes a checkpoint; one that cannot be written does not end the training."""
     progress, stepper, folder = training.progress, training.stepper, training.run.folder
-    progress.sums = training.stepper.world.total(stepper.sums).tolist()
-    progress.log_size = training.log.size
+    progress.sums = stepper.world.total(stepper.sums).tolist()
+    progress.log_size = training.log.flush()
     progress.accumulation = stepper.accumulation
     progress.scaler = stepper.scaler.state_dict()
-    if not training.stepper.world.leads:
-        return
-    try:
-        save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())
-        if progress.best_weights:
-            write_tensors(folder / WEIGHTS, progress.best_weights)
-    except OSError as error:
-        logger.warning("could not write a checkpoint: %s; training goes on", error)
+    exploded = ""
+    if stepper.world.leads:
+        try:
+            save_checkpoint(folder / CHECKPOINTS, progress, stepper.state_dict())
+            if progress.best_weights:
+                write_tensors(folder / WEIGHTS, progress.best_weights)
+        except ExplodedError as error:
+            exploded = str(error)
+        except OSError as error:
+            logger.warning("could not write a checkpoint: %s; training goes on", error)
+    if exploded := stepper.world.agree(exploded):
+        raise NonFiniteError(progress.step, exploded)
 
 
 def restore(progress: Progress, tensors: Mapping[str, Tensor], stepper: Stepper) -> None:
@@ -226,7 +249,7 @@ def finish(training: Training) -> Run:
     run, world, progress = training.run, training.stepper.world, training.progress
     if not progress.ended:
         if world.leads:
-            run = run.note(status="interrupted", step=progress.step)
+            run = run.note(status="interrupted", step=progress.step, plans=progress.plans)
             done, steps = f"{progress.step:,}", f"{progress.steps:,}"
             command = resume_command(run.folder)
             logger.warning("stopped after %s of %s steps; go on with: %s", done, steps, command)
@@ -237,20 +260,29 @@ def finish(training: Training) -> Run:
     if world.leads:
         _write_weights(run.folder, {WEIGHTS: best, LAST: last})
     objective.model.load_state_dict(best)
-    facts, evaluation = objective.evaluate(training.dataset, world)
+    try:
+        facts, evaluation = objective.evaluate(training.dataset, world)
+    except KeyboardInterrupt:
+        if world.leads:
+            command = resume_command(run.folder)
+            logger.warning("stopped during the final test; go on with: %s", command)
+        raise
     ending = {
         "status": "finished",
         "ended": progress.ended,
         "steps": progress.step,
         "best_step": progress.best_step or progress.step,
         "accumulation": training.stepper.accumulation,
+        "plans": progress.plans,
         **facts,
     }
     if world.leads:
         if evaluation is not None:
             write_bytes(run.folder / EVALUATION, evaluation.to_json().encode())
-        run = run.note(**ending)
-        shutil.rmtree(run.folder / CHECKPOINTS, ignore_errors=True)
+        plans = progress.plans if len(progress.plans) > 1 else ()
+        run = run.settle(run.config.with_steps(progress.steps, plans))
+        run = run.note(**ending, hashes=run.hashed(CONFIG, WEIGHTS, LAST, LOG, EVALUATION))
+        remove_checkpoints(run.folder / CHECKPOINTS)
     world.wait()
     # What the first process wrote is what the others return.
     return run if world.leads else replace(run, info={**run.info, **ending})
@@ -265,7 +297,7 @@ def _write_weights(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> N
             logger.warning(
                 "could not write %s (%s): removing checkpoints to make room", name, error
             )
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            remove_checkpoints(folder / CHECKPOINTS)
             write_tensors(folder / name, tensors)
 
 

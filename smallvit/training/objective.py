@@ -10,31 +10,39 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64, UInt8
+from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from torch import Tensor, nn
 
 from smallvit.augment import Augmentation, AugmentConfig
 from smallvit.augment.randomness import uniform, whole
 from smallvit.data import Dataset
-from smallvit.evaluation.calibration import fit_temperature, softmax
+from smallvit.data.cache import refuse_truncated
+from smallvit.devices import prefers_bf16
+from smallvit.evaluation.calibration import safe_temperature, softmax
 from smallvit.evaluation.measure import Precision, logits_of, measure
 from smallvit.evaluation.metrics import log_loss
 from smallvit.evaluation.results import Evaluation
 from smallvit.layers import DropPath
 from smallvit.losses import DRLoc, balanced_weights, soft_cross_entropy
+from smallvit.losses.drloc import RELEASED
 from smallvit.models.features import feature_shape, features_of
 from smallvit.models.modes import evaluating
 from smallvit.runs.config import RunConfig
 from smallvit.text import nearest
 from smallvit.training.distributed import World
+from smallvit.training.optim import drloc_share
 
 #: The names of `loss.objective`, and the module and class of each.
-OBJECTIVES = {"classification": "smallvit.training.objective:Classification"}
+OBJECTIVES = {
+    "classification": "smallvit.training.objective:Classification",
+    "masked": "smallvit.training.masked:MaskedImages",
+}
 
 # Augmentation draws with the seed itself; every other purpose, and every further view of an image,
 # has a key of its own beside it.
 _PATHS, _PAIRS, _VIEW = 1 << 32, 2 << 32, 1 << 40
 _BATCH = 256
+_TRIED = 256  # images to measure the speed of a test
 
 
 class Objective(nn.Module):
@@ -69,6 +77,8 @@ class Objective(nn.Module):
     views: ClassVar[int] = 1
 
     path_seed: Tensor
+    path_rates: Tensor
+    path_shares: Tensor
 
     def __init__(
         self, model: nn.Module, config: RunConfig, dataset: Dataset, precision: Precision
@@ -77,6 +87,10 @@ class Objective(nn.Module):
         self.model, self.config, self.precision = model, config, precision
         self.register_buffer("path_seed", torch.tensor(config.seed + _PATHS), persistent=False)
         self.paths = [m for m in model.modules() if isinstance(m, DropPath) and m.rate]
+        rates = [path.rate for path in self.paths]
+        self.register_buffer("path_rates", torch.tensor(rates), persistent=False)
+        shares = torch.tensor([1 - rate for rate in rates])
+        self.register_buffer("path_shares", shares, persistent=False)
 
     def forward(
         self,
@@ -96,6 +110,9 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
+    def advance(self, step: int, steps: int) -> None:
+        """Hears which of how many steps comes next, outside of a compiled graph."""
+
     def validate(self, dataset: Dataset, split: str, world: World) -> dict[str, float]:
         """Means over a split, of `forward` in evaluation mode with the draws of a fixed step."""
         pixels, labels = dataset.pixels(split), dataset.labels(split)
@@ -104,6 +121,7 @@ class Objective(nn.Module):
         with evaluating(self):
             for start in range(world.rank * _BATCH, len(pixels), world.size * _BATCH):
                 batch = slice(start, start + _BATCH)
+                refuse_truncated(pixels)
                 images = torch.from_numpy(np.array(pixels[batch])).to(world.device)
                 truth = torch.from_numpy(labels[batch].copy()).to(world.device)
                 positions = torch.arange(start, start + len(images), device=world.device)
@@ -111,6 +129,14 @@ class Objective(nn.Module):
                 sums += torch.cat([loss[None].float() * len(images), numbers.float()])
         means = (world.total(sums) / len(pixels)).tolist()
         return dict(zip(("loss", *self.numbers), means, strict=True))
+
+    def try_inference(self, dataset: Dataset, world: World) -> int:
+        """Shows a few images to the model as the test does; returns how many all processes saw."""
+        split = next(name for name in ("test", "val", "train") if name in dataset.splits)
+        pixels = dataset.pixels(split)[:_TRIED]
+        mean, std = dataset.statistics
+        logits_of(self.model, pixels, mean=mean, std=std, batch_size=_BATCH, device=world.device)
+        return len(pixels) * world.size
 
     def evaluate(self, dataset: Dataset, world: World) -> tuple[dict[str, Any], Evaluation | None]:
         """What run.json shall say of the trained model, and its evaluation on the test split."""
@@ -123,16 +149,16 @@ class Objective(nn.Module):
 
     def path_draws(
         self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]
-    ) -> tuple[Float[Tensor, " b"], ...]:
-        """One uniform number per image and view for each branch of stochastic depth."""
+    ) -> tuple[Bool[Tensor, " b"], ...]:
+        """Which images and views keep each branch of stochastic depth."""
         seeds = (self.path_seed + view * _VIEW for view in range(self.views))
         numbers = [uniform(seed, step, positions, len(self.paths)) for seed in seeds]
-        return torch.cat(numbers).unbind(1)
+        return (torch.cat(numbers) >= self.path_rates).unbind(1)
 
-    def drop_paths(self, draws: tuple[Float[Tensor, " b"], ...] | None) -> None:
-        """Tells stochastic depth its draws for the next pass; None lets it draw for itself."""
+    def drop_paths(self, kept: tuple[Bool[Tensor, " b"], ...] | None) -> None:
+        """Tells stochastic depth what to keep in the next pass; None lets it draw for itself."""
         for number, path in enumerate(self.paths):
-            path.draws = None if draws is None else draws[number]
+            path.chosen = None if kept is None else (kept[number], self.path_shares[number])
 
     def augmentation(self, config: AugmentConfig, dataset: Dataset, view: int = 0) -> Augmentation:
         """A way to augment this data; different views of an image draw different numbers."""
@@ -163,6 +189,7 @@ class Classification(Objective):
 
     class_weights: Tensor | None
     pair_seed: Tensor
+    drloc_share: Tensor
 
     def __init__(
         self, model: nn.Module, config: RunConfig, dataset: Dataset, precision: Precision
@@ -174,8 +201,13 @@ class Classification(Objective):
         self.drloc_weight = drloc_weight(loss.drloc, model)
         self.drloc: DRLoc | None = None
         if self.drloc_weight:
+            backbone: Any = model
+            if loss.drloc_form == "released" and hasattr(backbone, "shows_raw"):
+                backbone.shows_raw = True
             dim, grid = feature_shape(model, dataset.image_size, dataset.channels)
-            self.drloc = DRLoc(dim, grid, mode=loss.drloc_mode, pairs=loss.pairs)
+            form: dict[str, Any] = RELEASED if loss.drloc_form == "released" else {}
+            self.drloc = DRLoc(dim, grid, mode=loss.drloc_mode, pairs=loss.pairs, **form)
+        self.register_buffer("drloc_share", torch.tensor(1.0), persistent=False)
         weights = balanced_weights(labels, len(dataset.classes)) if loss.balanced else None
         self.register_buffer("class_weights", weights, persistent=False)
         self.register_buffer("pair_seed", torch.tensor(config.seed + _PAIRS), persistent=False)
@@ -200,8 +232,13 @@ class Classification(Objective):
         logits = logits.float()
         loss = soft_cross_entropy(logits, targets, self.class_weights)
         if distances is not None:
-            loss = loss + self.drloc_weight * distances.float()
+            loss = loss + self.drloc_share * (self.drloc_weight * distances.float())
         return loss, (logits.argmax(1) == targets.argmax(1)).sum(0, keepdim=True)
+
+    def advance(self, step: int, steps: int) -> None:
+        """Sets the share of λ, where it changes; a captured graph reads it anew."""
+        if self.drloc is not None and self.config.loss.drloc_form == "released":
+            self.drloc_share.fill_(drloc_share(step, steps, self.config.schedule))
 
     def _pairs(self, step: Tensor, positions: Tensor) -> Int64[Tensor, "2 B m"]:
         """The pairs of tokens whose distances are predicted, drawn per image."""
@@ -221,7 +258,7 @@ class Classification(Objective):
         facts: dict[str, Any] = {}
         if "val" in dataset.splits:
             logits = self.logits(dataset, "val", world, "fp32")
-            facts["temperature"] = fit_temperature(logits, dataset.labels("val"))
+            facts["temperature"] = safe_temperature(logits, dataset.labels("val"))
         if "test" not in dataset.splits:
             return facts, None
         return facts, measure(
@@ -278,7 +315,7 @@ def make_objective(
     """
     device, precision = world.device, config.loop.precision
     if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        precision = "bf16" if prefers_bf16(device) else "fp32"
     if precision == "fp16" and device.type == "cpu":
         raise ValueError("precision is 'fp16': a CPU has fp32 and bf16")
     if world.size > 1 and device.type == "cuda":

@@ -1,13 +1,18 @@
-"""AdamW with proper parameter groups, and schedules as pure functions of the step."""
+"""Optimisers with proper parameter groups, and schedules as pure functions of the step."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from smallvit.models.parameters import depths, frozen_below, undecayed
 from smallvit.runs.config import OptimConfig, ScheduleConfig
+from smallvit.training.muon import Muon, matrices
+
+#: The names of `optim.optimizer`; each takes the groups and options of AdamW.
+OPTIMISERS: dict[str, type[torch.optim.AdamW]] = {"adamw": torch.optim.AdamW, "muon": Muon}
 
 
 def freeze(model: nn.Module, layers: int) -> int:
@@ -27,38 +32,48 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Parameters by their weight decay and by their share (`scale`) of the learning rate.
 
+    The matrices that Muon moves are `orthogonal`; their share makes of `lr` what is `muon_lr`.
+
     Args:
         extra: Modules that are trained with the model and thrown away after it: all of their
             matrices decay, at the full learning rate.
     """
     exempt = undecayed(model) if config.decay == "matrices" else set()
+    if config.decay == "axes":
+        exempt = {name for name, parameter in model.named_parameters() if parameter.ndim <= 1}
     layer, top = depths(model) if config.layer_decay < 1 else ({}, 0)
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    orthogonal = matrices(model) if config.optimizer == "muon" else set()
+    share = config.muon_lr / config.lr if config.lr else 0.0
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
 
     def add(parameter: nn.Parameter, decays: bool, scale: float) -> None:
         if parameter.requires_grad:
-            key = (config.weight_decay if decays else 0.0, scale)
+            key = (config.weight_decay if decays else 0.0, scale, False)
             groups.setdefault(key, []).append(parameter)
 
     for name, parameter in model.named_parameters():
         scale = config.layer_decay ** (top - layer[name]) if layer else 1.0
-        add(parameter, name not in exempt, scale)
+        if name in orthogonal and parameter.requires_grad:
+            key = (config.muon_decay, scale * share, True)
+            groups.setdefault(key, []).append(parameter)
+        else:
+            add(parameter, name not in exempt, scale)
     for module in extra:
         for parameter in module.parameters():
             add(parameter, config.decay == "all" or parameter.ndim > 1, 1.0)
     return [
-        {"params": parameters, "weight_decay": decay, "scale": scale}
-        for (decay, scale), parameters in groups.items()
+        {"params": parameters, "weight_decay": decay, "scale": scale, "orthogonal": turned}
+        for (decay, scale, turned), parameters in groups.items()
     ]
 
 
 def make_optimiser(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.AdamW:
-    """AdamW, fused; on a GPU its learning rates are tensors, which a CUDA graph reads anew."""
+    """The config's, fused; on a GPU learning rates are tensors, which a CUDA graph reads anew."""
     device = groups[0]["params"][0].device
     on_gpu = device.type == "cuda"
     for group in groups:
         group["lr"] = torch.tensor(config.lr, device=device) if on_gpu else config.lr
-    return torch.optim.AdamW(
+    return OPTIMISERS[config.optimizer](
         groups,
         betas=config.betas,
         eps=config.eps,
@@ -77,19 +92,75 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
             group["lr"] = new
 
 
-def learning_rate(step: int, steps: int, peak: float, config: ScheduleConfig) -> float:
+@torch.no_grad()
+def move_towards(slow: Iterable[Tensor], fast: Iterable[Tensor], share: Tensor) -> None:
+    """Moves tensors by a share of the way to others; on a GPU in a few kernels for all."""
+    slow, fast = list(slow), list(fast)
+    if share.device.type == "cuda":
+        way = torch._foreach_sub(fast, slow)
+        torch._foreach_mul_(way, share)
+        torch._foreach_add_(slow, way)
+        return
+    for one, other in zip(slow, fast, strict=True):
+        one.lerp_(other, share)
+
+
+def position(step: int, plans: Sequence[tuple[int, int]]) -> tuple[float, int]:
+    """Where a step lies on the schedule that was planned first: as step x of n.
+
+    Args:
+        step: Of the training.
+        plans: From which step on it was planned to take how many steps in all. Every plan leads
+            from where it finds the schedule to its end, so that it has no jumps.
+    """
+    whole = plans[0][1]
+    reached, start, end = 0.0, 0, whole
+    for changed, steps in plans[1:]:
+        if changed > step:
+            break
+        reached += (whole - reached) * (changed - start) / max(end - start, 1)
+        start, end = changed, steps
+    if end == whole and not start:
+        return step, whole
+    return reached + (whole - reached) * (step - start) / max(end - start, 1), whole
+
+
+def learning_rate(step: float, steps: int, peak: float, config: ScheduleConfig) -> float:
     """The learning rate of a step: up linearly, down a cosine, then flat.
 
-    The first step after the warm-up has the peak, the first of the cool-down the lowest.
+    The first step after the warm-up has the peak (with `whole`: what the cosine has there), the
+    first of the cool-down the lowest.
     """
     warmup, cooldown = round(config.warmup * steps), round(config.cooldown * steps)
+    if config.stepped:
+        epochs = _epochs(config)
+        step = step * epochs // steps * steps // epochs
     if step < warmup:
         return config.start + (peak - config.start) * step / warmup
-    turn = min((step - warmup) / max(steps - warmup - cooldown, 1), 1.0)
+    before = 0 if config.whole else warmup
+    turn = min((step - before) / max(config.horizon * steps - before - cooldown, 1), 1.0)
     return config.end + (peak - config.end) * 0.5 * (1 + math.cos(math.pi * turn))
 
 
-def is_mixed(step: int, steps: int, config: ScheduleConfig) -> bool:
+def _epochs(config: ScheduleConfig) -> int:
+    """The epochs of the schedule, into which its steps are divided."""
+    return max(1, round(config.epochs))
+
+
+def drloc_share(step: int, steps: int, config: ScheduleConfig) -> float:
+    """The share of λ at a step in the released code of dense relative localization.
+
+    It changes once per epoch: up linearly in the warm-up, from 0, then down to 0 at the horizon.
+    """
+    epochs = _epochs(config)
+    epoch = step * epochs // steps
+    warmup, end = config.warmup * epochs, config.horizon * epochs
+    if epoch < warmup:
+        return epoch / warmup
+    return 1 - (epoch - warmup) / max(end - warmup, 1)
+
+
+def is_mixed(step: float, steps: int, config: ScheduleConfig) -> bool:
     """Whether images are still mixed at a step."""
     return step < round(config.mixed * steps)
 

@@ -11,11 +11,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from smallvit.data.loader import Batch
+from smallvit.layers.attention import MultiHead
+from smallvit.layers.blocks import Stack
 from smallvit.runs.checkpoint import below
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
 from smallvit.training.objective import Objective
-from smallvit.training.optim import ema_decay, make_optimiser, parameter_groups, set_learning_rate
+from smallvit.training.optim import (
+    ema_decay,
+    make_optimiser,
+    move_towards,
+    parameter_groups,
+    set_learning_rate,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +32,16 @@ _NEVER = 2**62
 
 
 class NonFiniteError(ValueError):
-    """The loss is infinite or not a number.
+    """The loss is infinite or not a number, or the weights have become useless.
 
     Attributes:
         step: Whose loss.
         untouched: Whether the weights are still those of the step before.
     """
 
-    def __init__(self, step: int, *, untouched: bool = False) -> None:
-        super().__init__(f"the loss is not finite at step {step:,}")
+    def __init__(self, step: int, exploded: str = "", *, untouched: bool = False) -> None:
+        what = f"the weights exploded: {exploded}" if exploded else "the loss is not finite"
+        super().__init__(f"{what} at step {step:,}")
         self.step, self.untouched = step, untouched
 
 
@@ -69,6 +78,9 @@ class Stepper:
         groups = parameter_groups(objective.model, config.optim, *objective.extra)
         self.optimiser = make_optimiser(groups, config.optim)
         self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")
+        for module in objective.modules():
+            if isinstance(module, MultiHead):
+                module.fused = loop.fused
         self.ema: Objective | None = None
         if config.optim.ema:
             self.ema = copy.deepcopy(objective).requires_grad_(False).eval()
@@ -81,16 +93,27 @@ class Stepper:
         self.compiled = on_gpu if loop.compiled is None else loop.compiled
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
+        self._told = False
         self._graphs: dict[bool, tuple[Any, Batch]] = {}
         self._pass = _Pass(objective)
         self._draw_paths = objective.path_draws
+        if self.compiled and loop.regional:
+            for module in objective.modules():
+                if isinstance(module, Stack):  # is left to Python, which calls compiled blocks
+                    module.forward = torch.compiler.disable(  # type: ignore[method-assign]
+                        module.forward, recursive=False
+                    )
         if self.compiled:
             self._pass.compute = torch.compile(objective.forward, dynamic=False)
             self._draw_paths = torch.compile(objective.path_draws, dynamic=False)
         self._run_pass: nn.Module = self._pass
         if world.size > 1:
-            devices = [device] if on_gpu else None
-            self._run_pass = DistributedDataParallel(self._pass, device_ids=devices)
+            self._run_pass = DistributedDataParallel(
+                self._pass,
+                device_ids=[device] if on_gpu else None,
+                # Without labels, a loss may leave out the classifier.
+                find_unused_parameters=not objective.needs_labels,
+            )
 
     def __call__(self, batch: Batch, step: int, *, lr: float, mixed: bool) -> None:
         """Takes one step, in more passes from now on if memory runs out.
@@ -113,6 +136,12 @@ class Stepper:
         self._step.fill_(step)
         self._keep.fill_(ema_decay(step, self.config.optim.ema))
         self._seed_dropout(step)
+        if self.compiled and not self._told:
+            logger.info(
+                "compiling the step: up to two minutes the first time, less once it is cached; "
+                "--set loop.compiled=false does without"
+            )
+            self._told = True
         if self.captured:
             try:
                 self._replay(batch, step, mixed)
@@ -163,7 +192,7 @@ class Stepper:
 
     def check(self) -> None:
         """Raises NonFiniteError if a loss was, on any device; waits for the device."""
-        first = int(self._bad)
+        first = min(self.world.gather(int(self._bad)))
         if first != _NEVER:
             raise NonFiniteError(first)
 
@@ -194,7 +223,8 @@ class Stepper:
                 self.scaler.scale(mean).backward()
             loss += mean.detach()
             numbers += sums.detach()
-        if loss.device.type == "cpu" and not torch.isfinite(loss):
+        # All processes stop at the same step: the others would wait for one that has left.
+        if loss.device.type == "cpu" and self.world.any(not torch.isfinite(loss)):
             raise NonFiniteError(int(self._step), untouched=True)
         self._update()
         count = torch.full_like(loss[None], len(batch.images))
@@ -210,10 +240,7 @@ class Stepper:
         self.scaler.step(self.optimiser)
         self.scaler.update()
         if self.ema is not None:
-            pairs = zip(self.ema.parameters(), self.objective.parameters(), strict=True)
-            with torch.no_grad():
-                for slow, fast in pairs:
-                    slow.lerp_(fast, 1 - self._keep)
+            move_towards(self.ema.parameters(), self.objective.parameters(), 1 - self._keep)
 
     def _unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
         if wanted and isinstance(self._run_pass, DistributedDataParallel):

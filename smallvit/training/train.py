@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from torch import nn
 
 import smallvit
 from smallvit.data import Audit, Dataset, audit
+from smallvit.files import hash_bytes
 from smallvit.models.build import describe, make_model
 from smallvit.runs.checkpoint import Progress, load_checkpoint
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.folder import CHECKPOINTS, Run, new_folder, refuse_taken
+from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
 from smallvit.training.distributed import World, join_world, leave_world, set_determinism
 from smallvit.training.log import Log, require_loggers
@@ -32,7 +34,7 @@ from smallvit.transfer.start import start_from
 logger = logging.getLogger(__name__)
 
 #: Findings of an audit that do not matter where labels do not.
-_ABOUT_LABELS = ("one-class", "empty-class", "conflicts", "case")
+_ABOUT_LABELS = ("one-class", "empty-class", "one-image", "conflicts", "case")
 
 
 def train(
@@ -74,6 +76,7 @@ def train(
         check_writable(folder)
         dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
         config = limit_batch(config, dataset)
+        config = replace(config, data=replace(config.data, image_size=dataset.image_size))
         model, notes = build_model(config, dataset)
         # Three checkpoints of up to five copies each, and two files of weights.
         check_writable(folder, need=17 * sum(p.nbytes for p in model.parameters()))
@@ -82,17 +85,23 @@ def train(
         loader = make_loader(config, dataset, world)
         objective = make_objective(config, model, dataset, world)
         stepper = Stepper(config, objective, world)
-        steps, every, deadline = plan_steps(
+        steps, every, pace = plan_steps(
             config, dataset, loader, stepper, started=started, clock=clock
         )
-        config = replace(config.with_steps(steps), loop=replace(config.loop, every=every))
-        info = _facts(dataset, model, notes, world, command)
-        run = Run.create(folder, config, info) if world.leads else Run(folder, config, info)
+        plans = config.schedule.plans
+        config = config.with_steps(steps, plans)
+        config = replace(config, loop=replace(config.loop, every=every))
+        info = {**_facts(dataset, model, notes, world, command), "plans": [[0, steps]]}
+        run = _create(folder, config, info, world, another=out is None)
         if shown and world.leads:
             _describe_start(run)
         log = Log(run, steps=steps, active=world.leads, shown=shown)
-        progress = Progress(steps=steps)
-        return _run(Training(run, dataset, loader, stepper, progress, log, clock, deadline))
+        progress = Progress(steps=steps, plans=list(plans))
+        training = Training(run, dataset, loader, stepper, progress, log, clock, pace)
+        with run.locked() if world.leads else nullcontext():
+            return _run(training)
+    except RuntimeError as error:
+        raise world.explained(error) from error
     finally:
         leave_world(world)
 
@@ -101,6 +110,7 @@ def resume(
     folder: str | os.PathLike[str],
     *,
     config: RunConfig | None = None,
+    download: bool = False,
     shown: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Run:
@@ -109,11 +119,14 @@ def resume(
     Args:
         folder: The run folder.
         config: What is wanted now, if anything is: refused if it is not the run's own.
+        download: Whether to fetch a named dataset that is missing; the run's config does not decide
+            that, as it may be a stranger's.
         shown: Whether to show progress to a person.
         clock: Seconds; only their differences count.
 
     Raises:
-        ValueError: The run is finished, its config or its data has changed, or it cannot be read.
+        ValueError: The run is finished, is in use by another process, its config or its data has
+            changed, or it cannot be read.
     """
     run = Run.open(folder)
     if run.finished:
@@ -121,26 +134,79 @@ def resume(
     if config is not None:
         run.config.refuse_changes(config.to_dict())
     config = run.config
+    if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
+        raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
     world = join_world(config.loop.device)
+    lock = ExitStack()
     try:
+        with world.first():
+            if world.leads:
+                lock.enter_context(run.locked())
+                run = _note_machine(run, world)
         require_loggers(config)
         set_determinism(config.loop.deterministic)
-        dataset = _read_data(config, world, None, shown=shown, checked=False)
+        readable = replace(config, data=replace(config.data, download=download))
+        dataset = _read_data(readable, world, None, shown=shown, checked=False)
         run.check_data(dataset)
-        model, _ = build_model(config, dataset)
+        checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
+        model = _rebuilt(run) if checkpoint else build_model(config, dataset)[0]
         loader = make_loader(config, dataset, world)
         stepper = Stepper(config, make_objective(config, model, dataset, world), world)
-        assert config.schedule.steps is not None  # as in the config of every run
-        progress = Progress(steps=config.schedule.steps)
-        if checkpoint := load_checkpoint(run.folder / CHECKPOINTS):
+        progress = Progress(steps=config.schedule.steps, plans=list(config.schedule.plans))
+        if checkpoint:
             progress, tensors = checkpoint
             restore(progress, tensors, stepper)
         logger.info("going on with %s after %s steps", run.folder, f"{progress.step:,}")
         size, steps = progress.log_size, progress.steps
         log = Log(run, steps=steps, size=size, active=world.leads, shown=shown)
         return _run(Training(run, dataset, loader, stepper, progress, log, clock))
+    except RuntimeError as error:
+        raise world.explained(error) from error
     finally:
+        lock.close()
         leave_world(world)
+
+
+def _create(
+    folder: Path, config: RunConfig, info: dict[str, Any], world: World, *, another: bool
+) -> Run:
+    """The run's folder; `another` takes the next free one if it was taken meanwhile."""
+    with world.first():
+        while world.leads:
+            try:
+                Run.create(folder, config, info)
+                break
+            except TakenError:
+                if not another:
+                    raise
+                folder = _next_folder(config)
+    folder = world.agree(folder)
+    return Run.open(folder) if world.leads else Run(folder, config, info)
+
+
+def _rebuilt(run: Run) -> nn.Module:
+    """The run's model for the weights of a checkpoint: what it started from may be gone."""
+    torch.manual_seed(run.config.seed)
+    model = run.untrained()
+    freeze(model, run.config.model.frozen)
+    return model
+
+
+def _note_machine(run: Run, world: World) -> Run:
+    """Says and records that a run goes on with other threads or processes: the bits will differ."""
+    now = {"threads": torch.get_num_threads(), "processes": world.size}
+    changes = {key: value for key, value in now.items() if run.info.get(key) != value}
+    if not changes:
+        return run
+    for key, value in changes.items():
+        logger.warning(
+            "the run began with %s %s and goes on with %s: the last bits will differ",
+            run.info.get(key),
+            key,
+            value,
+        )
+    earlier = [*run.info.get("earlier", []), {key: run.info.get(key) for key in changes}]
+    return run.note(**changes, earlier=earlier)
 
 
 def _run(training: Training) -> Run:
@@ -150,7 +216,8 @@ def _run(training: Training) -> Run:
         run_loop(training)
     except NonFiniteError as error:
         if world.size == 1 and world.device.type == "cpu" and error.untouched:
-            save(training)  # nothing has changed since the step before
+            with suppress(NonFiniteError):  # weights that exploded before
+                save(training)  # nothing has changed since the step before
         if world.leads:
             run.note(status="not finite", step=training.progress.step)
         kept = "no weights were saved yet"
@@ -193,6 +260,9 @@ def _read_data(
             audited.check(config.data.allow)
         for split in dataset.splits:
             dataset.pixels(split, progress=bar)
+    # Machines may keep the same data in different places.
+    shared = replace(config, data=replace(config.data, source="", root=None))
+    world.compare(data=dataset.fingerprint, config=hash_bytes(shared.to_yaml().encode()))
     return dataset
 
 

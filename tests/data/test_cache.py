@@ -17,6 +17,8 @@ from smallvit.data import dataset as module
 
 ROWS = np.random.default_rng(0).integers(0, 256, (50, 3, 8, 8), np.uint8)
 
+KEY = "0a" * 16
+
 
 def rows() -> Iterator[np.ndarray]:
     return iter(ROWS)
@@ -68,7 +70,10 @@ def test_entries_are_listed_and_cleared(dataset: Dataset, folder: Path) -> None:
     assert newest.size == newest.path.stat().st_size >= 4 * 3 * 16 * 16
     mapped = dataset.pixels("train")
     kept = np.array(mapped)
-    assert cache.clear() > newest.size
+    compiled = cache.programs() / "ab" / "program.py"
+    compiled.parent.mkdir(parents=True)
+    compiled.write_bytes(bytes(1000))
+    assert cache.clear() > newest.size + 1000
     assert cache.entries() == []
     assert (mapped == kept).all()
     assert not [path for path in cache.directory().rglob("*") if path.is_file()]
@@ -105,14 +110,14 @@ def test_a_killed_build_leaves_nothing_that_is_read() -> None:
                 if k == 30:
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield np.zeros((3, 8, 8), np.uint8)
-        cache.stored("key", (50, 3, 8, 8), rows, {})
+        cache.stored("0a" * 16, (50, 3, 8, 8), rows, {})
         """
     )
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     assert cache.entries() == []
     assert any(name.endswith(".part") for name in leftovers())
-    assert (cache.stored("key", ROWS.shape, rows, {}) == ROWS).all()
+    assert (cache.stored(KEY, ROWS.shape, rows, {}) == ROWS).all()
     assert leftovers() == []
 
 
@@ -124,7 +129,7 @@ def test_builds_at_the_same_time_make_one_entry() -> None:
             for k in range(50):
                 time.sleep(0.01)
                 yield np.full((3, 8, 8), k, np.uint8)
-        pixels = cache.stored("key", (50, 3, 8, 8), rows, {})
+        pixels = cache.stored("0a" * 16, (50, 3, 8, 8), rows, {})
         assert (pixels == np.arange(50)[:, None, None, None]).all()
         print("read", flush=True)
         """
@@ -141,17 +146,74 @@ def test_a_build_that_fails_leaves_nothing(dataset: Dataset) -> None:
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError, match="no more"):
-        cache.stored("key", ROWS.shape, failing, {})
+        cache.stored(KEY, ROWS.shape, failing, {})
     assert cache.entries() == []
     assert leftovers() == []
 
 
-def test_a_damaged_entry_is_made_anew() -> None:
-    cache.stored("key", ROWS.shape, rows, {})
+def test_a_damaged_entry_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
+    cache.stored(KEY, ROWS.shape, rows, {})
     path = cache.entries()[0].path
-    for damage in (path.read_bytes()[:500], b"", b"rubbish" * 99):
+    good = path.read_bytes()
+    zeroed = good[:4000] + bytes(4800) + good[8800:]
+    flipped = good[:-1] + bytes([good[-1] ^ 1])
+    headers = [good[:place] + b"#" + good[place + 1 :] for place in (5, 9, 30, 60)]
+    for damage in (good[:500], b"", b"rubbish" * 99, zeroed, flipped, *headers):
+        caplog.clear()
         path.write_bytes(damage)
-        assert (cache.stored("key", ROWS.shape, rows, {}) == ROWS).all()
+        assert (cache.stored(KEY, ROWS.shape, rows, {}) == ROWS).all()
+        assert f"{path} is damaged: decoding its images again" in caplog.text
+
+
+def test_an_entry_without_its_checksum_is_made_anew() -> None:
+    cache.stored(KEY, ROWS.shape, rows, {})
+    path = cache.entries()[0].path
+    os.utime(path, (1, 1))
+    for damage in ("", "[]", "{}"):
+        path.with_suffix(".json").write_text(damage)
+        os.utime(path, (2, 2))
+        built: list[int] = []
+        cache.stored(KEY, ROWS.shape, lambda built=built: (built.append(1), rows())[1], {})
+        assert built
+
+
+def test_a_link_is_not_an_entry(tmp_path: Path) -> None:
+    cache.stored(KEY, ROWS.shape, rows, {})
+    path, victim = cache.entries()[0].path, tmp_path / "mine.npy"
+    path.rename(victim)
+    path.symlink_to(victim)
+    before = victim.read_bytes()
+    assert (cache.stored(KEY, ROWS.shape, rows, {}) == ROWS).all()
+    assert not path.is_symlink()
+    assert victim.read_bytes() == before
+
+
+@pytest.mark.parametrize("use", ["batch", "ordered", "logits"])
+def test_an_entry_shortened_in_use_ends_in_a_sentence(use: str) -> None:
+    """In a process of its own: touching what is gone would end it with SIGBUS."""
+    process = run(
+        f"""
+        import os, numpy as np, torch
+        from smallvit.data.loader import Loader
+        from smallvit.evaluation import logits_of
+        shape = (500, 3, 8, 8)
+        pixels = cache.stored("0a" * 16, shape, lambda: np.ones(shape, "u1"), {{}})
+        loader = Loader(pixels, np.zeros(500, np.int64), batch_size=100, ahead=0)
+        model = torch.nn.Flatten()
+        uses = {{
+            "batch": lambda: loader.batch(1),
+            "ordered": lambda: list(loader.ordered()),
+            "logits": lambda: logits_of(model, pixels, mean=[0.5] * 3, std=[0.5] * 3),
+        }}
+        os.truncate(pixels.filename, 200)
+        try:
+            uses["{use}"]()
+        except OSError as error:
+            print(error)
+        """
+    )
+    assert "was shortened while it was in use" in process.communicate()[0]
+    assert process.returncode == 0
 
 
 @pytest.fixture
@@ -169,7 +231,7 @@ def test_no_space_is_an_error_before_the_first_image(small_files: None) -> None:
         yield
 
     with pytest.raises(OSError, match=r"no space for the decoded images: .*Set SMALLVIT_CACHE"):
-        cache.stored("key", (500, 3, 8, 8), never, {})
+        cache.stored(KEY, (500, 3, 8, 8), never, {})
     assert cache.entries() == []
     assert leftovers() == []
 
@@ -180,7 +242,7 @@ def test_a_disk_that_fills_while_caching(
     # A file system that reserves no space.
     monkeypatch.setattr(os, "posix_fallocate", lambda file, start, size: None)
     with pytest.raises(OSError, match="no space for the decoded images"):
-        cache.stored("key", (500, 3, 8, 8), lambda: iter([ROWS[0]] * 500), {})
+        cache.stored(KEY, (500, 3, 8, 8), lambda: iter([ROWS[0]] * 500), {})
     assert cache.entries() == []
     assert leftovers() == []
 

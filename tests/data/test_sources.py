@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smallvit.data import Dataset, load_data
+from smallvit.data import Dataset, load_data, survey
 
 Save = Callable[..., Path]
 
@@ -21,7 +21,7 @@ def test_a_folder_of_class_folders(folder: Path) -> None:
     dataset = load_data(folder)
     assert dataset.classes == ("cats", "dogs")
     assert counts(dataset) == {"train": 14, "val": 2, "test": 4}
-    assert dataset.made == {"test": 0.2, "val": 0.1}
+    assert dataset.held_out == {"test": 0.2, "val": 0.1}
     for items in dataset.splits.values():
         for name, label in zip(items.names, items.labels, strict=True):
             assert name.startswith(dataset.classes[label])
@@ -45,19 +45,19 @@ def test_a_folder_of_splits(tmp_path: Path, save: Save, validation: str) -> None
                 save(tmp_path / split / label / f"{k}.png", 100 * number + 10 * k + ord(label))
     dataset = load_data(tmp_path)
     assert counts(dataset) == {"train": 6, "val": 6, "test": 6}
-    assert dataset.made == {}
+    assert dataset.held_out == {}
 
 
 def test_splits_that_are_missing_are_made_of_training_images(folder: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    shutil.move(folder, whole / "train")
-    assert load_data(whole).made == {"test": 0.2, "val": 0.1}
-    shutil.copytree(whole / "train", whole / "test")
-    dataset = load_data(whole)
+    root = tmp_path / "root"
+    shutil.move(folder, root / "train")
+    assert load_data(root).held_out == {"test": 0.2, "val": 0.1}
+    shutil.copytree(root / "train", root / "test")
+    dataset = load_data(root)
     assert counts(dataset) == {"train": 18, "val": 2, "test": 20}
-    assert load_data(whole, val=0).made == {}
-    shutil.rmtree(whole / "train")
-    assert counts(load_data(whole)) == {"test": 20}
+    assert load_data(root, val=0).held_out == {}
+    shutil.rmtree(root / "train")
+    assert counts(load_data(root)) == {"test": 20}
 
 
 def test_val_0_leaves_a_given_validation_split_alone(folder: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_parquet(folder: Path) -> None:
     assert dataset.classes == ("0", "1")
     assert counts(dataset) == {"train": 14, "val": 2, "test": 4}
     (folder / "no.parquet").write_text("path,label")
-    with pytest.raises(ValueError, match="is no Parquet file"):
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
         load_data(folder / "no.parquet")
 
 
@@ -207,10 +207,10 @@ def test_classes_of_a_trained_model_are_kept(folder: Path) -> None:
 
 
 def test_what_is_there_under_no_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="did you mean cifar10"):
+    with pytest.raises(ValueError, match="did you mean 'cifar10'"):
         load_data("cifar-10")
     (tmp_path / "a.zip").touch()
-    with pytest.raises(ValueError, match="is no source of images"):
+    with pytest.raises(ValueError, match="is not a source of images"):
         load_data(tmp_path / "a.zip")
 
 
@@ -278,19 +278,20 @@ def test_a_change_in_place_is_seen(
     assert (after.pixels("train")[index].transpose(1, 2, 0) == noise(501)).all()
 
 
-def test_surveys_are_remembered_once_files_have_settled(
+def test_surveys_are_kept_once_files_have_settled(
     folder: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from smallvit.data import survey
-
-    load_data(folder)
+    paths = sorted(folder.rglob("*.png"))
+    changed = max(path.stat().st_ctime_ns for path in paths)
+    survey.survey_files(paths, clock=lambda: changed + 10**9)
     assert not list(cache_folder.glob("surveys/*.npz"))
-    monkeypatch.setattr(survey, "_SETTLED_NS", -1)
-    first = load_data(folder)
+    first = survey.survey_files(paths, clock=lambda: changed + 3 * 10**9)
     assert len(list(cache_folder.glob("surveys/*.npz"))) == 1
 
     def never(path: Path) -> None:
-        raise AssertionError(f"{path} was looked at again")
+        raise AssertionError(f"{path} was read again")
 
-    monkeypatch.setattr(survey, "_look", never)
-    assert load_data(folder).fingerprint == first.fingerprint
+    monkeypatch.setattr(survey, "read_bytes", never)
+    again = survey.survey_files(paths)
+    assert (again.digests == first.digests).all()
+    assert (again.thumbs == first.thumbs).all()

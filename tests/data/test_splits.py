@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallvit.data import load_data
-from smallvit.data.splits import assign, hold_out
+from smallvit.data.splits import assign, deal, hold_out
 
 
 def digests(count: int) -> np.ndarray:
@@ -30,6 +30,21 @@ def test_every_class_gives_its_share(sizes: list[int], fraction: float, seed: in
         else:
             assert 1 <= taken < size
             assert abs(taken - size * fraction) <= 1
+
+
+@given(st.integers(20, 80), st.integers(1, 15), st.integers(0, 9))
+def test_equal_images_stay_together_whatever_their_label(size: int, pairs: int, seed: int) -> None:
+    """The first images come again, with another label."""
+    marks = digests(size)
+    marks = np.concatenate([marks, marks[:pairs]])
+    labels = np.concatenate([np.arange(size) % 3, (np.arange(pairs) + 1) % 3])
+    chosen = choose(labels, marks, seed=seed)
+    assert (chosen[:pairs] == chosen[size:]).all()
+    assert all((~chosen[labels == label]).any() for label in range(3))
+    folds = deal(labels, (marks,), folds=4, seed=seed)
+    assert (folds[:pairs] == folds[size:]).all()
+    order = np.random.default_rng(seed).permutation(len(labels))
+    assert (deal(labels[order], (marks[order],), folds=4, seed=seed) == folds[order]).all()
 
 
 def test_order_does_not_matter_and_seeds_do() -> None:

@@ -10,6 +10,7 @@ from smallvit.evaluation.calibration import (
     LOWEST,
     fit_temperature,
     flip_average,
+    safe_temperature,
     softmax,
 )
 
@@ -127,3 +128,22 @@ def test_flip_average_is_the_mean_of_both_probabilities_and_finite() -> None:
     np.testing.assert_allclose(np.exp(averaged.astype(np.float64)), expected, rtol=1e-5)
     # The smaller of the two is lost in the sum, and the larger one halved.
     assert averaged[0, 1] == pytest.approx(-900 - np.log(2 * (1 + np.e)), rel=1e-6)
+
+
+@pytest.mark.parametrize("images", [10, 30, 100, 500, 2_000])
+@pytest.mark.parametrize("true", [0.6, 0.9, 1.0, 1.15, 1.6, 3.0])
+def test_few_images_do_not_make_probabilities_worse(images, true):
+    """Labels drawn from logits at a true temperature; the loss is that over all classes' odds."""
+    random, before, after = np.random.default_rng(images), [], []
+    for _ in range(60):
+        logits = random.normal(0, 2.0, (images + 500, 5))
+        odds = softmax(logits, true)
+        labels = (random.random((len(odds), 1)) > odds.cumsum(1)).sum(1).clip(0, 4)
+        temperature = safe_temperature(logits[:images], labels[:images])
+        # With the true odds as targets, only the temperature's own error is left in the loss.
+        for losses, value in ((before, 1.0), (after, temperature)):
+            shown = np.log(softmax(logits[images:], value))
+            losses.append(-(odds[images:] * shown).sum(1).mean())
+    assert np.mean(after) <= np.mean(before) + 1.5e-3 / (images / 10)
+    if images >= 500 and not 0.8 < true < 1.2:
+        assert np.mean(after) < np.mean(before) - 0.005

@@ -16,7 +16,7 @@ from smallvit.layers import (
     TokenTransformer,
     WindowAttention,
 )
-from smallvit.layers.pooling import ClassToken
+from smallvit.layers.pooling import ClassToken, SeqPool
 from smallvit.models import create_model
 from smallvit.models.build import make_model
 from smallvit.models.timm_names import localize, timm_name
@@ -177,8 +177,11 @@ def test_spreading_keeps_sums_and_evenness(fine, view):
 
 
 def test_even_attention_gives_an_even_map():
-    for name in ("pit_tiny_p2", "pit_tiny_p2+spt", "swin_tiny_p2+spt", "t2t_12", "cvt_13"):
+    names = ("pit_tiny_p2", "pit_tiny_p2+spt", "swin_tiny_p2+spt", "t2t_12", "cvt_13", "hct_s_p8")
+    for name in names:
         model = shrunk(name).eval()
+        if isinstance(model.pool, SeqPool):
+            nn.init.zeros_(model.pool.score.weight)
         images = make_images(model, 1)
         weights = [torch.ones_like(w) / w.shape[-1] for w in model.attention_maps(images)]
         start = reading(model, model.forward_features(images).tokens, model.grid)
@@ -367,8 +370,10 @@ def reach(model):
             nn.init.zeros_(proj.bias)
         if isinstance(module, nn.Conv2d):  # so that no ReLU shuts
             module.weight.data.abs_()
+        if isinstance(module, nn.BatchNorm2d):  # so that no branch is zero
+            nn.init.ones_(module.weight)
     if hasattr(part, "pool"):  # through a maximum only the largest pixel is seen
-        part.pool = nn.AvgPool2d(3, 2, 1)
+        part.pool = nn.AvgPool2d(part.pool.kernel_size, 2, part.pool.padding)
     images = torch.rand(1, model.config.in_channels, *model.config.image_size) + 0.1
     images.requires_grad_()
     model(images)
@@ -405,6 +410,10 @@ def reach(model):
         ("t2t_14+spt", 96, 35),
         ("cvt_13", 64, 7),
         ("cvt_13+spt", 64, 11),
+        ("hct_s_p4", 32, 14),
+        ("hct_s_p8", 64, 25),
+        ("hct_s_p8+spt", 64, 29),
+        ("hct_s_p16", 128, 43),
     ],
 )
 def test_receptive_field(name, side, expected):

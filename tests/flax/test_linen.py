@@ -187,7 +187,7 @@ def test_weights_start_as_on_the_torch_side(start):
     assert positions["table"].std() == pytest.approx(std, rel=0.1)
     patches = tokenizer["proj"]
     assert (jnp.abs(patches["bias"]).max() > 0) == (start != "xavier")
-    std = (2 / (16 * 3 + 16 * 32)) ** 0.5 if start == "xavier" else (1 / (3 * 48)) ** 0.5
+    std = {"xavier": 2 / (48 + 32), "compact": 2 / 48, "trunc": 1 / (3 * 48)}[start] ** 0.5
     assert patches["kernel"].std() == pytest.approx(std, rel=0.08)
     assert (jnp.abs(pooling["token"]).max() > 0) == (start == "xavier")
 

@@ -176,7 +176,7 @@ def test_what_has_no_one_meaning_is_refused(
         *(PIXELS, PIXELS[0], photo(1), "a.jpg", b"bytes", Path("a.jpg"), None, 3),
         *(["a.jpg"], [None], [[[1, 2], [3, 4]]], [b"bytes"], {"a": PIXELS}, iter([PIXELS])),
     ],
-    ids=repr,
+    ids=lambda images: type(images).__name__,
 )
 def test_what_is_no_list_of_images_is_refused(predictors: list[Predictor], images: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"expected is (a list|Pillow's)"):

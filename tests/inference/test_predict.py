@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_the_predictions_are_those_of_the_cached_path(
 
 def test_what_a_predictor_holds(predictor: Predictor, run: Run) -> None:
     assert predictor.classes == CLASSES
-    assert predictor.card == run.card
+    assert replace(predictor.card, config={}) == replace(run.card, config={})
     assert predictor.predict([]).shape == (0, 4)
     assert Predictor.open(predictor) is predictor
     grey = np.full((9, 7, 1), 40, np.uint8)
@@ -113,7 +114,7 @@ def test_what_cannot_be_read_is_a_row(predictor: Predictor, tmp_path: Path) -> N
     assert [Path(row.path).name for row in rows] == names
     errors = [row.error for row in rows]
     expected = ["none of JPEG", "", "No such file", "empty", "holds no images"]
-    expected += ["no regular file", "no file matches this pattern", "null"]
+    expected += ["not a regular file", "no file matches this pattern", "null"]
     for error, part in zip(errors, expected, strict=True):
         assert part in error
         assert bool(error) == bool(part)

@@ -186,9 +186,9 @@ def test_the_flax_tree_is_the_one_the_module_makes():
         assert jax.tree.map(np.shape, found) == jax.tree.map(lambda x: x.shape, shapes)
 
 
-def test_what_has_no_place_is_refused(tmp_path):
+def test_what_flax_does_not_have_is_refused(tmp_path):
     cait = create_model("cait_24_p4", num_classes=3, image_size=16, depth=1, class_depth=1)
-    with pytest.raises(ValueError, match="no place in smallvit"):
+    with pytest.raises(ValueError, match="does not exist in smallvit"):
         to_flax(cait)
     with pytest.raises(FileNotFoundError, match="a run's folder"):
         to_flax(tmp_path)

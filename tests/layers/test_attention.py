@@ -198,3 +198,39 @@ def test_mask_needs_as_many_keys_as_queries():
 def test_dim_that_does_not_divide():
     with pytest.raises(ValueError, match="dim 10 is not a multiple of num_heads 3"):
         Attention(10, 3)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("scale", [0.3, "learned"])
+@pytest.mark.parametrize("size", [1.0, 30.0], ids=["usual", "extreme"])
+@pytest.mark.parametrize(("tokens", "masked", "bias"), [(1, True, False), (33, True, True)])
+def test_bf16_on_a_cpu_is_as_near_as_the_plain_path(autocast, scale, size, tokens, masked, bias):
+    """Output and gradients are as far from float64 as those of the path that returns its weights.
+
+    Scores in the thousands are rounded by more than softmax can bear: there the output counts.
+    """
+    given = [size * noise(2, 3, tokens, 8, seed=n) for n in range(3)]
+    given.append(0.3 * noise(3, 1, 1, seed=3).abs())
+    given.append(noise(3, tokens, tokens, seed=4))
+
+    def results(dtype, weights=None):
+        q, k, v, learned, added = (x.to(dtype, copy=True).requires_grad_() for x in given)
+        wide = torch.promote_types(dtype, torch.float32)  # as parameters are
+        factor = learned.to(wide) if scale == "learned" else scale
+        options = {"scale": factor, "masked": masked, "bias": added if bias else None}
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast and dtype == torch.bfloat16):
+            y = attend(q, k, v, **options, weights=weights)
+        assert y.dtype == dtype
+        (y * noise(*y.shape, seed=5).to(dtype)).sum().backward()
+        leaves = (q, k, v, learned, added)
+        return [y, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    exact = results(torch.float64)
+    fast, plain = results(torch.bfloat16), results(torch.bfloat16, [])
+    assert len(fast) == len(exact)
+    for ours, theirs, truth in zip(fast, plain, exact, strict=True):
+        far, near = ((x.double() - truth).norm() for x in (ours, theirs))
+        assert ours.isfinite().all()
+        if size > 1 and truth is not exact[0]:
+            continue
+        assert far <= 1.5 * near + 1e-2 * truth.norm() + 1e-6

@@ -3,11 +3,21 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from smallvit.layers import Attention, Block, ChannelNorm, DropPath, LayerScale, Mlp
+from smallvit.layers import (
+    Attention,
+    Block,
+    ChannelNorm,
+    DropPath,
+    LayerScale,
+    Mlp,
+    ResidualBlock,
+)
 from tests.arrays import arrays, assert_equal, noise, scramble
 from tests.layers.test_attention import each
 from tests.oracles import attention as oracle
+from tests.oracles import tokens
 
 
 def block(x, weights, num_heads, *, post_norm, scaled):
@@ -42,6 +52,49 @@ def test_mlp():
     x = noise(3, 2, 4)
     weights = {f"mlp.{key}": value for key, value in arrays(module).items()}
     assert_equal(module(x), oracle.mlp(x.numpy(), weights, "mlp"))
+
+
+@pytest.mark.parametrize("grid", [(2, 3), (1, 4), (1, 1)])
+def test_mlp_that_sees_neighbours(grid):
+    module = scramble(Mlp(4, 7, grid=grid))
+    x = noise(2, grid[0] * grid[1], 4)
+    assert_equal(module(x), each(tokens.depthwise_mlp, x, arrays(module), grid))
+
+
+def test_a_kernel_of_zeros_sees_no_neighbours():
+    near, plain = scramble(Mlp(4, 6, grid=(3, 2))), scramble(Mlp(4, 6))
+    nn.init.zeros_(near.depthwise.weight)
+    plain.load_state_dict({k: v for k, v in near.state_dict().items() if "depthwise" not in k})
+    x = noise(2, 6, 4)
+    assert torch.equal(near(x), plain(x))
+
+
+def test_neighbours_are_those_on_the_grid():
+    """A change of one token changes the 3×3 tokens around it and no others."""
+    module = scramble(Mlp(4, 6, grid=(5, 4)))
+    x = noise(1, 20, 4)
+    changed = x.clone()
+    changed[0, 2 * 4 + 3] += 1  # at the right border: row 2, column 3
+    moved = (module(changed) - module(x)).abs().sum(-1).view(5, 4) > 0
+    expected = torch.zeros(5, 4, dtype=torch.bool)
+    expected[1:4, 2:4] = True
+    assert torch.equal(moved, expected)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("channels", "stride"), [(3, 1), (5, 1), (5, 2)])
+@pytest.mark.parametrize("size", [(4, 6), (5, 3)])
+def test_residual_block(padded, channels, stride, size):
+    module = scramble(ResidualBlock(3, channels, stride, padded=padded))
+    x = noise(2, 3, *size)
+    weights = arrays(module)
+    assert_equal(module(x), each(tokens.residual_block, x, weights, stride, padded=padded))
+
+
+def test_a_residual_block_may_start_as_its_shortcut():
+    x = noise(2, 3, 4, 4).float()
+    module = ResidualBlock(3, 3, zero_start=True).train()
+    assert torch.equal(module(x), x.relu())
 
 
 def test_channel_norm_divides_by_std_plus_eps():

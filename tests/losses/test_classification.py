@@ -33,15 +33,26 @@ def test_a_certain_and_right_prediction_costs_nothing():
 
 
 def test_balanced_weights():
-    weights = balanced_weights(np.repeat([0, 1, 2], [30, 6, 12]), 3)
-    torch.testing.assert_close(weights, torch.tensor([48 / 90, 48 / 18, 48 / 36]))
+    weights = balanced_weights(np.repeat([0, 1, 2], [36, 9, 4]), 3)
+    ratios = torch.tensor([1 / 6, 1 / 3, 1 / 2])
+    torch.testing.assert_close(weights, ratios * 49 / (36 / 6 + 9 / 3 + 4 / 2))
+
+
+def test_a_class_of_one_image_does_not_outweigh_the_others():
+    labels = np.repeat([0, 1, 2], [1_000, 499, 1])
+    weights = balanced_weights(labels, 3)
+    assert weights[2] / weights[0] == pytest.approx((1_000 / (0.04 * 500)) ** 0.5)
+    assert weights[labels[labels == 2]].sum() < 0.02 * weights[labels].sum()
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60))
-def test_classes_weigh_the_same_and_images_one_on_average(labels):
+def test_rarer_classes_weigh_more_and_images_one_on_average(labels):
     labels = np.array(labels)
-    weights = balanced_weights(labels, 6).numpy()
+    weights, counts = balanced_weights(labels, 6).numpy(), np.bincount(labels, minlength=6)
     assert weights[labels].mean() == pytest.approx(1.0, rel=1e-5)
-    totals = [weights[labels[labels == k]].sum() for k in np.unique(labels)]
-    np.testing.assert_allclose(totals, totals[0], rtol=1e-5)
+    for a in np.unique(labels):
+        for b in np.unique(labels):
+            assert (weights[a] >= weights[b]) or counts[a] > counts[b]
+            # A larger class counts for as much in all, or more: balance never goes the other way.
+            assert counts[a] * weights[a] >= counts[b] * weights[b] * 0.999 or counts[a] < counts[b]
     assert all(weights[k] == 1 for k in set(range(6)) - set(labels.tolist()))

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from smallvit import DRLoc, Features
-from smallvit.losses.drloc import pool_stride
+from smallvit.losses.drloc import RELEASED, pool_stride
 from tests.arrays import arrays, noise, scramble
+from tests.models.shrunk import shrunk
 from tests.oracles import drloc as oracle
 
 
@@ -101,6 +102,29 @@ def test_it_can_be_learned():
         optimiser.step()
         history.append(value.item())
     assert np.mean(history[-10:]) < np.mean(history[:10]) / 3
+
+
+@pytest.mark.parametrize("grid", [(7, 7), (14, 14), (11, 16), (28, 14)])
+def test_the_released_form(grid):
+    """Targets in tokens, 3×3 windows at stride 2, two hidden layers."""
+    loss = scramble(DRLoc(5, grid, pairs=6, hidden=8, **RELEASED))
+    given = features(grid)
+    pairs = loss.draw(3, torch.device("cpu"), seeded()).numpy()
+    grids = np.stack([oracle.overlapped(t.numpy(), grid, loss.stride) for t in given.tokens])
+    assert grids.shape[1:3] == loss.grid
+    expected = oracle.loss(grids, pairs, arrays(loss), "l1", normalised=False, layers=2)
+    assert loss(given, seeded()).item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_swin_shows_its_tokens_before_the_final_norm():
+    model = shrunk("swin_t").double().eval()
+    images = noise(2, 3, *model.config.image_size)
+    normed, logits = model.forward_features(images), model(images)
+    model.shows_raw = True
+    raw = model.forward_features(images)
+    torch.testing.assert_close(model.norm(raw.tokens), normed.tokens)
+    assert not torch.allclose(raw.tokens, normed.tokens)
+    assert torch.equal(model(images), logits)
 
 
 def test_hidden_layers_of_the_released_code():

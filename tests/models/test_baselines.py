@@ -62,9 +62,9 @@ def test_the_stem_follows_the_size_unless_told(name):
 
 
 def test_what_is_not_known_is_refused():
-    with pytest.raises(ValueError, match=r"cifar_resnet56 does not take all of the options depth_"):
+    with pytest.raises(ValueError, match=r"cifar_resnet56 could not be built with depth_"):
         make_model("cifar_resnet56", num_classes=3, image_size=32, options={"depth_": 3})
-    with pytest.raises(ValueError, match=r"resnet18 does not take .* argument 'small_stm'"):
+    with pytest.raises(ValueError, match=r"resnet18 could not be built .* argument 'small_stm'"):
         make_model("resnet18", num_classes=3, image_size=32, options={"small_stm": True})
     with pytest.raises(ValueError, match=r"6 n \+ 2"):
         CifarResNet(57, num_classes=3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from smallvit.models.names import MODELS
-from tests.models.shrunk import FAMILIES, shrunk
+from tests.models.shrunk import FAMILIES, FULL, shrunk
 
 pytestmark = pytest.mark.compiled
 
@@ -33,6 +33,25 @@ def test_compile_in_one_graph(name):
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["vit_9_p4+lsa", "swin_tiny_p2+lsa", "hct_s_p8"])
+def test_compile_a_training_pass_in_bf16(name):
+    """Attention takes another path there on a CPU."""
+    torch.manual_seed(0)
+    model = shrunk(name, drop_path=0.0).train()
+    x = torch.randn(3, 3, *model.config.image_size)
+
+    def gradient(forward):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = forward(x).float().square().sum()
+        loss.backward()
+        return model.head.weight.grad.clone()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(gradient(compiled), gradient(model), rtol=0.05, atol=0.05)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_export_and_onnx_with_a_dynamic_batch(name, tmp_path):
     import onnxruntime
@@ -53,7 +72,7 @@ def test_export_and_onnx_with_a_dynamic_batch(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [f"{n}+spt+lsa" if n != "cvt_13" else n for n in FAMILIES])
+@pytest.mark.parametrize("name", FULL)
 def test_inductor(name):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("Inductor needs a C++ compiler (g++ or clang++), and none was found")

@@ -48,3 +48,87 @@ def test_performer_rows_are_orthogonal_and_fixed():
     rows = model.tokenizer.transformers[0].rows
     assert not rows.requires_grad
     torch.testing.assert_close(rows @ rows.T, 32 * torch.eye(32), rtol=1e-4, atol=1e-4)
+
+
+def std(tensor):
+    return tensor.detach().double().std().item()
+
+
+def uniform(fan_in):
+    """PyTorch's start of a linear layer."""
+    return (3 * fan_in) ** -0.5
+
+
+def test_patches_of_the_spt_paper_start_as_the_linear_layer_they_are():
+    for name in ("vit_9_p4", "cait_24_p4"):
+        proj = build(name).tokenizer.proj
+        assert std(proj.weight) == pytest.approx((2 / (48 + 192)) ** 0.5, rel=0.05)
+        assert not proj.bias.any()
+
+
+def test_small_swin_starts_as_pytorch_does():
+    model = build("swin_tiny_p2+spt+lsa")
+    assert std(model.tokenizer.proj.weight) == pytest.approx(uniform(60), rel=0.05)
+    merging = model.mergings[0].spt if hasattr(model.mergings[0], "spt") else model.mergings[0]
+    weights = [p for p in merging.parameters() if p.ndim == 2]
+    assert std(weights[0]) == pytest.approx(uniform(20 * 96), rel=0.05)
+    for stage, dim in zip(model.stages, (96, 192, 384), strict=True):
+        qkv = stage[0].attention.qkv
+        assert std(qkv.weight) == pytest.approx(uniform(dim), rel=0.05)
+        assert std(qkv.bias) == pytest.approx(uniform(dim), rel=0.2)
+    assert std(build("swin_tiny_p2").stages[0][0].attention.bias_table) == pytest.approx(
+        0.02, rel=0.2
+    )
+
+
+def test_swin_t_starts_narrow():
+    with torch.device("cpu"):
+        model = create_model("swin_t", num_classes=3, image_size=224)
+    qkv = model.stages[0][0].attention.qkv
+    assert std(qkv.weight) == pytest.approx(0.02, rel=0.05)
+    assert not qkv.bias.any()
+
+
+@pytest.mark.parametrize("name", ["vit_lite_7_p4", "compact_vit_7_p4"])
+def test_patches_of_compact_transformers_start_kaiming_normal(name):
+    assert std(build(name).tokenizer.proj.weight) == pytest.approx((2 / 48) ** 0.5, rel=0.05)
+
+
+def test_queries_of_cait_start_apart_from_keys_and_values():
+    model = build("cait_24_p4")
+    for block in (model.blocks[3], model.class_blocks[0]):
+        weight = block.attention.qkv.weight
+        assert std(weight[:256]) == pytest.approx((2 / (192 + 256)) ** 0.5, rel=0.03)
+        assert std(weight[256:]) == pytest.approx((2 / (192 + 512)) ** 0.5, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last", "size"),
+    [
+        ("vit_9_p4", 0.1, 0.1, 32),
+        ("cait_24_p4", 0.1, 0.1, 32),
+        ("pit_tiny_p2", 0.1, 0.1, 32),
+        ("swin_tiny_p2", 0.0, 0.1, 32),
+        ("t2t_12", 0.0, 0.1, 32),
+        ("cct_7_3x1", 0.0, 0.1, 32),
+        ("swin_t", 0.0, 0.2, 224),
+        ("t2t_14", 0.0, 0.0, 224),
+        ("cvt_13", 0.0, 0.0, 224),
+    ],
+)
+def test_stochastic_depth_as_released(name, first, last, size):
+    from smallvit.layers import DropPath
+
+    with torch.device("meta"):
+        model = create_model(name, num_classes=3, image_size=size)
+    rates = [part.rate for part in model.modules() if isinstance(part, DropPath)]
+    assert rates[0] == pytest.approx(first)
+    assert rates[-1] == pytest.approx(last)
+    assert rates == sorted(rates)
+
+
+def test_performers_drop_at_the_end_of_both_branches():
+    with torch.device("meta"):
+        performer = create_model("t2t_14", num_classes=3, image_size=32).tokenizer.transformers[0]
+    assert performer.dropout.p == 0.1
+    assert performer.mlp.dropout.p == 0.0

@@ -129,7 +129,7 @@ def test_options_by_timms_names_or_ours():
     )
     assert by_timm.config == by_us.config
     assert by_timm(torch.randn(2, 1, 32, 64)).shape == (2, 3)
-    with pytest.raises(ValueError, match="img_size is given twice"):
+    with pytest.raises(ValueError, match="img_size was passed twice"):
         timm.create_model(CCT, img_size=32, image_size=32)
     with pytest.raises(ValueError, match="no option 'drop_pth'; did you mean 'drop_path'"):
         timm.create_model(CCT, drop_pth=0.1)

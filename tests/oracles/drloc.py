@@ -22,7 +22,26 @@ def pooled(tokens, grid, stride):
     )
 
 
-def loss(grids, pairs, weights, mode, *, normalised=True):
+def overlapped(tokens, grid, stride):
+    """Average of what lies less than a stride away from every stride-th row and column."""
+    rows, columns = grid
+    image = tokens.reshape(rows, columns, -1)
+    result = []
+    for r in range(0, rows, stride[0]):
+        line = []
+        for c in range(0, columns, stride[1]):
+            near = [
+                image[i, j]
+                for i in range(rows)
+                for j in range(columns)
+                if abs(i - r) < stride[0] and abs(j - c) < stride[1]
+            ]
+            line.append(np.mean(near, 0))
+        result.append(line)
+    return np.array(result)
+
+
+def loss(grids, pairs, weights, mode, *, normalised=True, layers=1):
     """Mean over images and pairs; grids (B, h, w, D), pairs (2, B, m) token numbers."""
     rows, columns = grids.shape[1:3]
     total = 0.0
@@ -30,7 +49,9 @@ def loss(grids, pairs, weights, mode, *, normalised=True):
         for a, b in zip(pairs[0][image], pairs[1][image], strict=True):
             (i, j), (p, h) = divmod(int(a), columns), divmod(int(b), columns)
             both = np.concatenate([grid[i, j], grid[p, h]])
-            hidden = np.maximum(linear(both, weights, "perceptron.0"), 0)
+            hidden = both
+            for layer in range(layers):
+                hidden = np.maximum(linear(hidden, weights, f"perceptron.{2 * layer}"), 0)
             output = linear(hidden, weights, "predict")
             offsets = (abs(i - p), abs(j - h))
             total += _pair(output, offsets, (rows, columns), mode, normalised)

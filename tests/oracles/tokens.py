@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.oracles.attention import layer_norm, linear, softmax
+from tests.oracles.attention import gelu, layer_norm, linear, softmax
 
 OFFSETS = {
     "diagonal": [(-1, -1), (-1, 1), (1, -1), (1, 1)],
@@ -73,6 +73,69 @@ def max_pool(image):
             for m in image
         ]
     )
+
+
+def batch_norm(image, weights, name, eps=1e-5):
+    """With the statistics that training has left."""
+    mean, var = weights[f"{name}.running_mean"], weights[f"{name}.running_var"]
+    scale, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    return np.stack(
+        [
+            (channel - mean[i]) / np.sqrt(var[i] + eps) * scale[i] + shift[i]
+            for i, channel in enumerate(image)
+        ]
+    )
+
+
+def pool_by_two(image, of):
+    """2×2 pixels, at the border of an odd map those that are there."""
+    rows, columns = range(0, image.shape[1], 2), range(0, image.shape[2], 2)
+    return np.array([[[of(m[r : r + 2, c : c + 2]) for c in columns] for r in rows] for m in image])
+
+
+def residual_block(image, weights, stride=1, *, padded=False):
+    """relu(shortcut + branch)."""
+    branch = convolve(image, weights["conv1.weight"], None, stride, 1)
+    branch = np.maximum(batch_norm(branch, weights, "bn1"), 0)
+    branch = batch_norm(convolve(branch, weights["conv2.weight"], None, 1, 1), weights, "bn2")
+    if padded:
+        around = np.zeros_like(branch)
+        around[: len(image)] = image[:, ::stride, ::stride]
+    elif "shortcut.conv.weight" in weights:
+        around = pool_by_two(image, np.mean) if stride == 2 else image
+        around = convolve(around, weights["shortcut.conv.weight"], None, 1, 0)
+        around = batch_norm(around, weights, "shortcut.bn")
+    else:
+        around = image
+    return np.maximum(around + branch, 0)
+
+
+def conv_stem(image, weights, strides, residuals):
+    """Convolution, norm, ReLU; again; pool; residual blocks."""
+    for number, stride in enumerate(strides, 1):
+        image = convolve(image, weights[f"conv{number}.weight"], None, stride, 1)
+        image = np.maximum(batch_norm(image, weights, f"bn{number}"), 0)
+    image = pool_by_two(image, np.max)
+    for number in range(residuals):
+        prefix = f"residuals.{number}."
+        inner = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        image = residual_block(image, inner)
+    return image.reshape(len(image), -1).T
+
+
+def residual_merging(x, weights, grid):
+    inner = {k.removeprefix("block."): v for k, v in weights.items() if k.startswith("block.")}
+    image = residual_block(x.T.reshape(-1, *grid), inner, 2)
+    tokens = linear(image.reshape(len(image), -1).T, weights, "proj")
+    return tokens + weights["positions.table"][0]
+
+
+def depthwise_mlp(x, weights, grid):
+    """fc2(gelu(z + dw(z))) with z = fc1(x), every hidden channel a map of its own."""
+    z = linear(x, weights, "fc1")
+    image = z.T.reshape(-1, *grid)
+    near = convolve(image, weights["depthwise.weight"], None, 1, 1, depthwise=True)
+    return linear(gelu(z + near.reshape(len(near), -1).T), weights, "fc2")
 
 
 def conv_tokenizer(image, weights, layers, stride, padding):

@@ -117,7 +117,7 @@ def test_folds(run: Run, tmp_path: Path, read: Read) -> None:
         folder = shutil.copytree(run.folder, whole / f"fold-{number}")
         right = np.arange(30) >= wrong
         tested.append(evaluated(right, f"{number}/"))
-        (folder / "evaluation.json").write_text(tested[-1].to_json())
+        Run.open(folder).save_evaluation(tested[-1])
     summary = summarise(whole)
     path = report(whole)
     assert path == whole / "comparison.html"

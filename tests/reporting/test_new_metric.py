@@ -75,5 +75,5 @@ def test_a_new_metric_is_shown_everywhere(run: Run, tmp_path: Path) -> None:
     assert page.metrics["kappa"] == [estimate.value, estimate.low, estimate.high]  # and one dash
     assert len(page.metrics["accuracy"]) == 6
 
-    shutil.copy(folders[0] / "evaluation.json", folders[1])
+    Run.open(folders[1]).save_evaluation(evaluation)
     assert summarise(tmp_path)["kappa_by_fold"] == [estimate.value] * 2

@@ -17,7 +17,7 @@ def source(tmp_path_factory):
 
 
 @pytest.fixture
-def told(caplog):
+def logged(caplog):
     """What was logged so far, from info on."""
     caplog.set_level(logging.INFO, "smallvit")
     return lambda: caplog.text

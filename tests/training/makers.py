@@ -25,6 +25,11 @@ TINY = (
     "model.options.num_heads=2",
     "optim.lr=2e-3",
 )
+#: A hybrid instead, with batch norm, of 3 layers and up to 32 channels.
+HYBRID = (
+    "model.name=hct_xs_p4",
+    *(f"model.options.{name}=16" for name in ("stem_dim", "narrow_dim", "merge_dim")),
+)
 #: Everything random at once.
 RANDOM = (
     "augment.mixup=0.8",
@@ -78,6 +83,7 @@ def folder_of_images(folder: Path, count: int = 30) -> Path:
 def tiny(source: Path | str, *assignments: str, steps: int = 6, batch: int = 32) -> RunConfig:
     """A config whose run takes a second."""
     fixed = [f"schedule.steps={steps}", f"loop.batch_size={batch}", "loop.device=cpu"]
+    fixed.append("loop.precision=fp32")  # the same numbers on every CPU
     changes = changes_of([*TINY, *fixed, *assignments])
     changes.setdefault("data", {})["source"] = str(source)
     return RunConfig().changed(changes)

@@ -12,8 +12,8 @@ from tests.training.makers import RANDOM, arrays, folder_of_images, make_images,
 from tests.training.test_resume import stopped
 
 
-def refused(config, out, told, error=ValueError):
-    with pytest.raises(error, match=told):
+def refused(config, out, message, error=ValueError):
+    with pytest.raises(error, match=message):
         train(config, out=out, shown=False)
 
 
@@ -42,7 +42,7 @@ def test_out_is_read_only(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("model.name=cct_2_3x3", "cct_2_3x2"),
         ("model.name=''", "there is no model ''"),
@@ -55,8 +55,8 @@ def test_out_is_read_only(source, tmp_path):
         ("loop.repeats=5", "multiple of repeats 5"),
     ],
 )
-def test_what_does_not_fit(source, tmp_path, change, told):
-    refused(tiny(source, *change.split()), tmp_path / "run", told)
+def test_what_does_not_fit(source, tmp_path, change, message):
+    refused(tiny(source, *change.split()), tmp_path / "run", message)
     assert not (tmp_path / "run").exists()
 
 
@@ -69,10 +69,10 @@ def test_there_is_no_such_data(tmp_path):
     refused(tiny(tmp_path / "nothing"), tmp_path / "run", "nothing")
 
 
-def test_a_batch_larger_than_the_data(tmp_path, told):
+def test_a_batch_larger_than_the_data(tmp_path, logged):
     data = arrays(tmp_path / "a.npz", train=21, val=6, test=6)
     run = train(tiny(data, *RANDOM, steps=2, batch=512), out=tmp_path / "run", shown=False)
-    assert "batch_size 512 is larger than the training split: 16 now" in told()
+    assert "batch_size 512 is larger than the training split: 16 now" in logged()
     assert run.config.loop.batch_size == 16
     assert Run.open(run.folder).config.loop.batch_size == 16
 

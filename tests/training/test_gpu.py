@@ -35,6 +35,15 @@ TINY = [
 ]
 
 
+#: The same with our own family and its optimiser.
+HYBRID = [
+    "model.name=hct_xs_p4",
+    "model.options.narrow_dim=16",
+    "model.options.narrow_heads=2",
+    "optim.optimizer=muon",
+]
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     random = np.random.default_rng(0)
@@ -54,28 +63,35 @@ def config(source, *more):
     return RunConfig().changed(changes_of([f"data.source={source}", *TINY, *more]))
 
 
+@pytest.mark.parametrize("hybrid", [[], HYBRID], ids=["vit", "hybrid"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, precision):
-    same = [f"loop.precision={precision}", "model.options.dropout=0"]
+def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, precision, hybrid):
+    same = [*hybrid, f"loop.precision={precision}", "model.options.dropout=0"]
     plain = train(
         config(source, *same, "loop.compiled=false", "loop.captured=false"), out=tmp_path / "plain"
     )
     captured = train(config(source, *same, "loop.compiled=false"), out=tmp_path / "captured")
     compiled = train(config(source, *same), out=tmp_path / "compiled")
+    unfused = train(
+        config(source, *same, "loop.compiled=false", "loop.fused=false"), out=tmp_path / "unfused"
+    )
+    np.testing.assert_allclose(losses(captured), losses(unfused), rtol=2e-2)
     np.testing.assert_allclose(losses(captured), losses(plain), rtol=1e-3)
     np.testing.assert_allclose(losses(compiled), losses(plain), rtol=2e-2)
     np.testing.assert_allclose(losses(captured, "val"), losses(plain, "val"), rtol=2e-3)
 
 
-def test_half_precision_learns(source, tmp_path):
-    run = train(config(source, "loop.precision=fp16", "loop.compiled=false"), out=tmp_path / "run")
+@pytest.mark.parametrize("hybrid", [[], HYBRID], ids=["vit", "hybrid"])
+def test_half_precision_learns(source, tmp_path, hybrid):
+    half = config(source, *hybrid, "loop.precision=fp16", "loop.compiled=false")
+    run = train(half, out=tmp_path / "run")
     assert losses(run)[-1] < losses(run)[0]
 
 
-def test_deterministic_runs_are_the_same_and_resume_exactly(source, tmp_path, monkeypatch):
-    exact = config(
-        source, "loop.deterministic=true", "loop.compiled=false", "loop.checkpoint_seconds=0"
-    )
+@pytest.mark.parametrize("hybrid", [[], HYBRID], ids=["vit", "hybrid"])
+def test_deterministic_runs_are_the_same_and_resume_exactly(source, tmp_path, monkeypatch, hybrid):
+    same = ("loop.deterministic=true", "loop.compiled=false", "loop.checkpoint_seconds=0")
+    exact = config(source, *hybrid, *same)
     try:
         first, second = (train(exact, out=tmp_path / name) for name in ("first", "second"))
         weights = (first.folder / "last.safetensors").read_bytes()

@@ -1,5 +1,6 @@
 """What a training learns: the loss curve, the chosen weights, the same again with the same seed."""
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from smallvit.data import cache, load_data
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.measure import logits_of
 from smallvit.evaluation.metrics import log_loss
+from smallvit.losses import balanced_weights
 from smallvit.models.vit import ViT
 from smallvit.runs.config import ModelConfig, RunConfig
 from smallvit.training import train
@@ -62,14 +65,14 @@ def curve_config(source):
 def test_golden_loss_curve(source, tmp_path):
     """Recorded by this test where the file is missing; it changes only with a reason."""
     run = train(curve_config(source), out=tmp_path / "run", shown=False)
-    told = {kind: losses(run, kind) for kind in ("train", "val")}
+    curves = {kind: losses(run, kind) for kind in ("train", "val")}
     if not CURVE.exists():
-        CURVE.write_text(json.dumps(told, indent=1) + "\n")
+        CURVE.write_text(json.dumps(curves, indent=1) + "\n")
         pytest.fail(f"{CURVE} was missing and is recorded now: commit it")
     golden = json.loads(CURVE.read_text())
-    assert len(told["train"]) == len(told["val"]) == 40
+    assert len(curves["train"]) == len(curves["val"]) == 40
     for kind, curve in golden.items():
-        np.testing.assert_allclose(told[kind], curve, rtol=1e-3)
+        np.testing.assert_allclose(curves[kind], curve, rtol=1e-3)
     assert golden["val"][-1] < golden["val"][0]
 
 
@@ -141,19 +144,19 @@ def overtrained(source, *more):
 
 def test_best_and_last_are_kept_apart_and_chosen_on_validation(source, tmp_path):
     run = train(overtrained(source), out=tmp_path / "run", shown=False)
-    told = [line for line in run.log() if line["kind"] == "val"]
-    best = max(told, key=lambda line: (line["accuracy"], -line["loss"]))
+    validations = [line for line in run.log() if line["kind"] == "val"]
+    best = max(validations, key=lambda line: (line["accuracy"], -line["loss"]))
     assert run.info["best_step"] == best["step"] < 30
     dataset = run.dataset()
     mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (run.card.mean, run.card.std))
     images = (torch.from_numpy(dataset.pixels("val").copy()) / 255 - mean) / std
     labels = torch.from_numpy(dataset.labels("val").copy())
-    for which, line in (("best", best), ("last", told[-1])):
+    for which, line in (("best", best), ("last", validations[-1])):
         with torch.inference_mode():
             logits = run.model(which)(images)
         loss = torch.nn.functional.cross_entropy(logits, labels).item()
         assert loss == pytest.approx(line["loss"], rel=1e-4)
-    assert best["loss"] != pytest.approx(told[-1]["loss"], rel=1e-2)
+    assert best["loss"] != pytest.approx(validations[-1]["loss"], rel=1e-2)
 
 
 def test_the_test_labels_do_not_choose(source, tmp_path):
@@ -204,8 +207,10 @@ def test_the_evaluation_is_that_of_the_saved_weights(source, tmp_path):
     config = replace(config, model=ModelConfig(name="cifar_resnet56"))
     run = train(config, out=tmp_path / "run", shown=False)
     assert run.info["best_step"] < run.info["steps"]
-    logits = logits_of(run.model(), run.dataset().pixels("test"), mean=run.mean, std=run.std)
-    loss = log_loss(softmax(logits, run.temperature), run.dataset().labels("test"))
+    logits = logits_of(
+        run.model(), run.dataset().pixels("test"), mean=run.card.mean, std=run.card.std
+    )
+    loss = log_loss(softmax(logits, run.card.temperature), run.dataset().labels("test"))
     assert evaluation(run)["log_loss"]["value"] == pytest.approx(loss, rel=1e-5)
 
 
@@ -248,7 +253,7 @@ def test_balanced_loss_and_sampling(tmp_path):
     # With the weights at rest: the mean over classes, and over as many of each class.
     model = plain.model()
     dataset = plain.dataset()
-    mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (plain.mean, plain.std))
+    mean, std = (torch.tensor(x).view(1, -1, 1, 1) for x in (plain.card.mean, plain.card.std))
     images = (torch.from_numpy(dataset.pixels("train").copy()) / 255 - mean) / std
     labels = torch.from_numpy(dataset.labels("train").copy())
     model.train()
@@ -259,7 +264,8 @@ def test_balanced_loss_and_sampling(tmp_path):
         each = torch.nn.functional.cross_entropy(model.eval()(images), labels, reduction="none")
     by_class = torch.stack([each[labels == label].mean() for label in (0, 1)])
     assert losses(plain)[0] == pytest.approx(each.mean().item(), rel=0.02)
-    assert losses(loss)[0] == pytest.approx(by_class.mean().item(), rel=0.02)
+    weights = balanced_weights(dataset.labels("train"), 2)[labels]
+    assert losses(loss)[0] == pytest.approx((weights * each).mean().item(), rel=0.02)
     assert np.mean(losses(sampling)) == pytest.approx(by_class.mean().item(), rel=0.05)
 
 
@@ -271,13 +277,22 @@ def test_bf16_on_a_cpu(source, tmp_path):
     assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
 
 
+@pytest.mark.parametrize("able", [False, True])
+def test_auto_is_bf16_where_the_cpu_has_it(source, monkeypatch, able):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: able, raising=False)
+    _, _, stepper = assemble(tiny(source, "loop.precision=auto"))
+    assert stepper.objective.precision == ("bf16" if able else "fp32")
+    _, _, stepper = assemble(tiny(source))
+    assert stepper.objective.precision == "fp32"
+
+
 def test_fp16_on_a_cpu_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match="precision is 'fp16': a CPU has fp32 and bf16"):
         train(tiny(source, "loop.precision=fp16"), out=tmp_path / "run", shown=False)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, told):
+def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, logged):
     def broken(*args, **kwargs):
         def call(*inputs, **named):
             raise RuntimeError("no compiler here\nand more")
@@ -288,8 +303,30 @@ def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, to
     monkeypatch.setattr(torch, "compile", broken)
     config = tiny(source, *RANDOM, "loop.compiled=on", steps=3)
     run = train(config, out=tmp_path / "b", shown=False)
-    assert "could not compile (no compiler here); going on without" in told()
+    assert "could not compile (no compiler here); going on without" in logged()
     assert_same_run(plain, run)
+
+
+@pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore")  # Dynamo's advice on graph breaks
+def test_blocks_that_are_alike_are_compiled_once(source, monkeypatch):
+    """Whatever their number and their rates of stochastic depth; the losses are the plain ones."""
+    real, graphs, means = torch.compile, {}, {}
+    for depth in (3, 5):
+        counter = CompileCounter()  # a compiler that runs what it is given as it is
+        monkeypatch.setattr(torch, "compile", functools.partial(real, backend=counter))
+        for regional in (False, True):
+            torch._dynamo.reset()
+            options = [*RANDOM, f"model.options.depth={depth}", f"loop.compiled={regional}"]
+            config = tiny(source, *options, f"loop.regional={regional}")
+            _, loader, stepper = assemble(config)
+            for step in range(2):
+                stepper(loader.batch(step), step, lr=1e-3, mixed=True)
+            means[depth, regional] = stepper.take_means()["loss"]
+            assert stepper.compiled is regional
+        graphs[depth] = counter.frame_count
+        assert means[depth, True] == pytest.approx(means[depth, False], rel=1e-6)
+    assert graphs[3] == graphs[5]
 
 
 def test_repeats_show_each_image_more_than_once_and_differently(source, tmp_path):
@@ -324,3 +361,18 @@ def test_images_are_decoded_with_a_bar_and_before_a_model_is_built(tmp_path, mon
     cache.clear()
     train(config, out=tmp_path / "quiet", dataset=dataset, shown=False)
     assert "decoding" not in capsys.readouterr().err
+
+
+def test_the_test_split_is_logged_only_on_request_and_decides_nothing(source, tmp_path):
+    changes = ("loop.every=2", "optim.ema=0.9", "schedule.patience=2")
+    plain = train(tiny(source, *changes), out=tmp_path / "plain", shown=False)
+    watched = train(tiny(source, *changes, "loop.log_test=true"), out=tmp_path / "b", shown=False)
+    kinds = [line["kind"] for line in plain.log()]
+    assert "test" not in kinds
+    lines = [line for line in watched.log() if line["kind"] == "test"]
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert all({"loss", "accuracy"} <= line.keys() for line in lines)
+    assert [line for line in untimed(watched) if line["kind"] != "test"] == untimed(plain)
+    for name in ("weights.safetensors", "last.safetensors", "evaluation.json"):
+        assert (plain.folder / name).read_bytes() == (watched.folder / name).read_bytes()
+    assert plain.info["best_step"] == watched.info["best_step"]

@@ -71,9 +71,9 @@ def test_a_made_up_objective_is_one_file_and_one_line(unlabelled, tmp_path):
 
 
 @pytest.mark.usefixtures("turning")
-def test_its_progress_is_shown(unlabelled, tmp_path, told):
+def test_its_progress_is_shown(unlabelled, tmp_path, logged):
     train(tiny(unlabelled, *EVERYTHING, steps=2), out=tmp_path / "run")
-    assert "turns_right 0." in told()
+    assert "turns_right 0." in logged()
 
 
 @pytest.mark.usefixtures("turning")
@@ -165,3 +165,33 @@ def test_a_usual_weight_is_the_same_when_resumed(source, tmp_path):
     whole = train(config, out=tmp_path / "whole", shown=False)
     run = stopped(config, tmp_path / "run", 3)
     assert_same_run(resume(run.folder, config=config, shown=False), whole)
+
+
+RELEASED = ("loss.drloc=0.5", "loss.drloc_form=released", "schedule.epochs=6")
+RISING = ("schedule.warmup=0.5", "schedule.horizon=2", "schedule.start=0", "schedule.end=0")
+
+
+def test_the_released_form_of_drloc_has_a_rising_and_falling_weight(source):
+    """The loss of one batch is linear in the share of λ that the step has."""
+    config = tiny(source, *RELEASED, *RISING)
+    _, loader, stepper = assemble(config)
+    objective, batch = stepper.objective.eval(), loader.batch(0)
+    shares, values = [], []
+    for step in range(6):
+        objective.advance(step, 6)
+        shares.append(float(objective.drloc_share))
+        loss, _ = objective(
+            batch.images, batch.labels, torch.tensor(0), batch.positions, mixed=False
+        )
+        values.append(loss.item())
+    assert shares == pytest.approx([0, 1 / 3, 2 / 3, 1, 8 / 9, 7 / 9])
+    whole = values[3] - values[0]
+    assert whole > 0.1
+    assert [(value - values[0]) / whole for value in values] == pytest.approx(shares, abs=1e-5)
+
+
+def test_a_released_run_resumes_exactly(source, tmp_path):
+    config = tiny(source, *RELEASED, *RISING, "loop.every=2")
+    whole = train(config, out=tmp_path / "whole", shown=False)
+    halted = stopped(config, tmp_path / "halted", 3)
+    assert_same_run(resume(halted.folder, shown=False), whole)

@@ -38,38 +38,38 @@ def is_matrix(name, parameter):
 @pytest.mark.parametrize("name", NAMES)
 def test_matrices_decay_and_nothing_else(name):
     model = build(name)
-    told = decays(model, OptimConfig(weight_decay=0.3))
+    groups = decays(model, OptimConfig(weight_decay=0.3))
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     wanted = {n: (0.3 if is_matrix(n, p) else 0.0, 1.0) for n, p in trained}
-    assert told == wanted
-    assert {decay for decay, _ in told.values()} == {0.0, 0.3}
+    assert groups == wanted
+    assert {decay for decay, _ in groups.values()} == {0.0, 0.3}
 
 
 @pytest.mark.parametrize("name", ["vit_9_p4+spt+lsa", "swin_tiny_p2", "cifar_resnet56"])
 def test_all_decays_the_papers_way(name):
-    told = decays(build(name), OptimConfig(weight_decay=0.3, decay="all"))
-    assert set(told.values()) == {(0.3, 1.0)}
+    groups = decays(build(name), OptimConfig(weight_decay=0.3, decay="all"))
+    assert set(groups.values()) == {(0.3, 1.0)}
 
 
 def test_temperatures_positions_and_class_tokens_do_not_decay():
-    told = decays(shrunk("vit_9_p4+spt+lsa"), OptimConfig())
-    still = {name for name, (decay, _) in told.items() if not decay}
+    groups = decays(shrunk("vit_9_p4+spt+lsa"), OptimConfig())
+    still = {name for name, (decay, _) in groups.items() if not decay}
     assert any(name.endswith("attention.scale") for name in still)
     assert {"positions.table", "pool.token"} <= still
 
 
 def test_what_is_trained_beside_the_model():
     head = DRLoc(32, (4, 4))
-    told = decays(shrunk("vit_9_p4"), OptimConfig(weight_decay=0.3, layer_decay=0.5), head)
+    groups = decays(shrunk("vit_9_p4"), OptimConfig(weight_decay=0.3, layer_decay=0.5), head)
     for name, parameter in head.named_parameters(prefix="extra"):
-        assert told[name] == (0.3 if parameter.ndim > 1 else 0.0, 1.0)
+        assert groups[name] == (0.3 if parameter.ndim > 1 else 0.0, 1.0)
 
 
 @pytest.mark.parametrize("name", ["vit_9_p4", "swin_tiny_p2", "cifar_resnet56"])
 def test_layers_learn_more_slowly_the_lower_they_are(name):
     model = build(name)
-    told = decays(model, OptimConfig(layer_decay=0.5))
-    scales = {name: scale for name, (_, scale) in told.items()}
+    groups = decays(model, OptimConfig(layer_decay=0.5))
+    scales = {name: scale for name, (_, scale) in groups.items()}
     assert all(scales[name] == 1.0 for name in scales if name.startswith("head."))
     first = next(iter(name for name in scales if name.startswith(("tokenizer.", "stem."))))
     assert scales[first] == min(scales.values())
@@ -106,3 +106,11 @@ def test_everything_but_the_head_can_be_frozen_and_no_more():
     assert "blocks" not in trained
     with pytest.raises(ValueError, match=r"allowed is 0 \(none\) to 3"):
         freeze(shrunk("vit_9_p4"), 4)
+
+
+def test_axes_leave_out_what_has_one_axis_alone():
+    model = shrunk("cct_7_3x1")
+    shares = decays(model, OptimConfig(weight_decay=0.06, decay="axes"))
+    for name, parameter in model.named_parameters():
+        assert shares[name][0] == (0.06 if parameter.ndim > 1 else 0.0), name
+    assert shares["positions.table"][0] == 0.06

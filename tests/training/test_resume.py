@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
-from tests.training.makers import RANDOM, arrays, assert_same_run, tiny
+from tests.training.makers import HYBRID, RANDOM, arrays, assert_same_run, tiny
 
 WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).parents[2]
@@ -77,12 +77,10 @@ def kill_and_resume(config, out, whole, *, kills, seed):
     draw = random.Random(seed)
     done = 0
     for _ in range(kills):
-        kind, most = draw.choice([("step", 30), ("fsync", 20), ("replace", 20), ("half", 20)])
+        kind, most = draw.choice([("step", 30), ("fsync", 20), ("replace", 20), ("moved", 20)])
         code, text = start(config, out, f"{kind}:{draw.randint(1, most)}")
         assert code in (0, -signal.SIGKILL), text
         done += code != 0
-        if Run.open(out).finished:
-            break
     run = Run.open(out)
     assert_same_run(run if run.finished else resume(out, shown=False), whole)
     assert not (out / "checkpoints").exists()
@@ -168,7 +166,7 @@ class Alarm:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
 @pytest.mark.parametrize("step", [0, 10, 11])
-def test_a_stop_is_requested_at_any_step(data, tmp_path, monkeypatch, told, step, number):
+def test_a_stop_is_requested_at_any_step(data, tmp_path, monkeypatch, logged, step, number):
     """The step is finished; if it is the very last one, the run is."""
     config = everything(data, "loop.every=5", steps=12)
     whole = train(config, out=tmp_path / "whole", shown=False)
@@ -180,7 +178,7 @@ def test_a_stop_is_requested_at_any_step(data, tmp_path, monkeypatch, told, step
     if step < 11:
         assert run.info["status"] == "interrupted"
         assert run.info["step"] == step + 1
-        assert f"stopped after {step + 1} of 12 steps" in told()
+        assert f"stopped after {step + 1} of 12 steps" in logged()
         run = resume(run.folder, shown=False)
     assert_same_run(run, whole)
 
@@ -211,7 +209,7 @@ def stopped(config, out, step):
         return train(config, out=out, shown=False)
 
 
-def test_a_torn_checkpoint_gives_the_same_run(data, tmp_path, told):
+def test_a_torn_checkpoint_gives_the_same_run(data, tmp_path, logged):
     """Resuming from the one before repeats the lines of the log that followed it."""
     config = everything(data, steps=12)
     whole = train(config, out=tmp_path / "whole", shown=False)
@@ -219,7 +217,7 @@ def test_a_torn_checkpoint_gives_the_same_run(data, tmp_path, told):
     newest = max((run.folder / "checkpoints").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-1])
     assert_same_run(resume(run.folder, shown=False), whole)
-    assert "is damaged" in told()
+    assert "is damaged" in logged()
 
 
 def test_all_checkpoints_gone(data, tmp_path):
@@ -245,6 +243,22 @@ def test_patience_and_drloc_are_resumed_too(data, tmp_path):
     whole = train(config, out=tmp_path / "whole", shown=False)
     assert whole.info["ended"] == "patience"
     run = stopped(config, tmp_path / "run", whole.info["steps"] - 5)
+    assert_same_run(resume(run.folder, shown=False), whole)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_muon_and_batch_norm_are_resumed_too(data, tmp_path, precision):
+    config = everything(
+        data,
+        *HYBRID,
+        "optim.optimizer=muon",
+        "optim.layer_decay=0.7",
+        "loop.accumulation=2",
+        f"loop.precision={precision}",
+        steps=12,
+    )
+    whole = train(config, out=tmp_path / "whole", shown=False)
+    run = stopped(config, tmp_path / "run", 7)
     assert_same_run(resume(run.folder, shown=False), whole)
 
 

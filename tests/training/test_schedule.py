@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smallvit.runs.config import ScheduleConfig
-from smallvit.training.optim import ema_decay, is_mixed, learning_rate, validation_interval
+from smallvit.training.optim import (
+    drloc_share,
+    ema_decay,
+    is_mixed,
+    learning_rate,
+    validation_interval,
+)
 
 
 def rates(steps, peak, **options):
@@ -17,15 +23,15 @@ def rates(steps, peak, **options):
 
 
 def test_exact_values():
-    told = rates(100, 1.0, warmup=0.1, cooldown=0.2, start=0.1, end=0.01)
-    assert told[0] == 0.1
-    assert told[5] == pytest.approx(0.1 + 0.9 / 2, abs=1e-15)
-    assert told[9] == pytest.approx(0.1 + 0.9 * 0.9, abs=1e-15)
-    assert told[10] == 1.0
-    assert told[45] == pytest.approx(0.01 + 0.99 / 2, abs=1e-15)
-    assert told[10 + 7] == pytest.approx(0.01 + 0.99 * (1 + math.cos(math.pi / 10)) / 2)
-    assert told[79] > 0.01
-    assert told[80:] == [0.01] * 20
+    curve = rates(100, 1.0, warmup=0.1, cooldown=0.2, start=0.1, end=0.01)
+    assert curve[0] == 0.1
+    assert curve[5] == pytest.approx(0.1 + 0.9 / 2, abs=1e-15)
+    assert curve[9] == pytest.approx(0.1 + 0.9 * 0.9, abs=1e-15)
+    assert curve[10] == 1.0
+    assert curve[45] == pytest.approx(0.01 + 0.99 / 2, abs=1e-15)
+    assert curve[10 + 7] == pytest.approx(0.01 + 0.99 * (1 + math.cos(math.pi / 10)) / 2)
+    assert curve[79] > 0.01
+    assert curve[80:] == [0.01] * 20
 
 
 def test_without_warmup_the_first_step_has_the_peak():
@@ -48,12 +54,12 @@ def test_one_step():
     st.floats(0, 0.5),
 )
 def test_up_then_down_then_flat(steps, peak, warmup, cooldown):
-    told = rates(steps, peak, warmup=warmup, cooldown=cooldown, start=peak / 9, end=peak / 10)
+    curve = rates(steps, peak, warmup=warmup, cooldown=cooldown, start=peak / 9, end=peak / 10)
     top = round(warmup * steps)
-    assert all(a < b for a, b in pairwise(told[: top + 1]))
-    assert all(a >= b for a, b in pairwise(told[top:]))
+    assert all(a < b for a, b in pairwise(curve[: top + 1]))
+    assert all(a >= b for a, b in pairwise(curve[top:]))
     slack = 1 + 1e-12
-    assert all(peak / 10 / slack <= rate <= peak * slack for rate in told)
+    assert all(peak / 10 / slack <= rate <= peak * slack for rate in curve)
 
 
 def test_mixing_ends():
@@ -75,3 +81,62 @@ def test_the_ema_follows_fast_at_first():
 )
 def test_interval_of_validation(steps, epoch, interval):
     assert validation_interval(steps, epoch) == interval
+
+
+def timms(epochs, per_epoch, peak, *, length, warmup, start, end, by_epoch):
+    """The rates that timm's own scheduler sets, one per step."""
+    import torch
+    from timm.scheduler import CosineLRScheduler
+
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    unit = 1 if by_epoch else per_epoch
+    options = {"t_initial": length * unit, "lr_min": end, "cycle_limit": 1}
+    options |= {"warmup_t": warmup * unit, "warmup_lr_init": start, "t_in_epochs": by_epoch}
+    scheduler = CosineLRScheduler(optimiser, **options)
+    curve = []
+    for step in range(epochs * per_epoch):
+        if by_epoch:
+            scheduler.step(step // per_epoch)
+        else:
+            scheduler.step_update(step)
+        curve.append(optimiser.param_groups[0]["lr"])
+    return curve
+
+
+def test_a_stepped_whole_cosine_is_timms():
+    ours = rates(
+        31 * 7,
+        6e-4,
+        epochs=31,
+        warmup=3 / 31,
+        cooldown=1 / 31,
+        start=1e-6,
+        end=1e-5,
+        whole=True,
+        stepped=True,
+    )
+    shape = {"length": 30, "warmup": 3, "start": 1e-6, "end": 1e-5}
+    assert ours == pytest.approx(timms(31, 7, 6e-4, **shape, by_epoch=True), rel=1e-9)
+
+
+def test_a_run_that_ends_before_its_cosine_is_timms():
+    ours = rates(
+        101 * 3,
+        1e-3,
+        epochs=101,
+        warmup=20 / 101,
+        start=1e-6,
+        end=1e-5,
+        whole=True,
+        horizon=300 / 101,
+    )
+    shape = {"length": 300, "warmup": 20, "start": 1e-6, "end": 1e-5}
+    assert ours == pytest.approx(timms(101, 3, 1e-3, **shape, by_epoch=False), rel=1e-9)
+
+
+def test_the_share_of_lambda_is_the_released_codes():
+    config = ScheduleConfig(epochs=101, warmup=20 / 101, horizon=300 / 101)
+    for step in range(101 * 4):
+        epoch = step // 4
+        theirs = epoch / 20 if epoch <= 20 else 1 - (epoch - 20) / (300 - 20)
+        assert drloc_share(step, 101 * 4, config) == pytest.approx(theirs)

@@ -69,8 +69,10 @@ def main() -> None:
         arm(kind, int(number))
     from smallvit.runs.config import RunConfig
     from smallvit.training import resume, train
+    from smallvit.training.objective import OBJECTIVES
     from tests.training.makers import Clock
 
+    OBJECTIVES["turning"] = "tests.training.turning:Turning"
     clock = time.monotonic
     if "SKEW" in os.environ:
         clock = Clock(tick=0.02) if os.environ["RANK"] == "0" else Clock(now=1e6, tick=0.06)

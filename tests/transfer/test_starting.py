@@ -101,7 +101,9 @@ def test_a_run_of_ours_for_other_classes_and_size(family):
     rebuilt.load_state_dict(new.state_dict())
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "vit_9_p4+spt", "cct_2_3x2+spt", "t2t_12+spt+lsa"])
+@pytest.mark.parametrize(
+    "name", [*FAMILIES, "vit_9_p4+spt", "cct_2_3x2+spt", "hct_s_p8+spt", "t2t_12+spt+lsa"]
+)
 @torch.no_grad()
 def test_grey_images_look_like_grey_colour_images(name, tmp_path):
     torch.manual_seed(0)
@@ -238,7 +240,7 @@ def test_spt_on_a_run_of_ours(family):
     new, given, notes = start_from(folder, name=name, **same(image_size=size))
     assert given == new.name == name
     images = torch.randn(2, 3, *size)
-    kept = model.name.startswith(("cct", "cvt"))
+    kept = model.name.startswith(("cct", "cvt", "hct"))
     if kept:
         equal(new.eval()(images), model(images))
         assert said(notes, "starts at zero for the shifted copies")
@@ -257,6 +259,9 @@ def test_what_cannot_be_added_gets_a_sentence(make):
     folder = save_run(folder, shrunk("cvt_13"))
     with pytest.raises(ValueError, match=r"CvT has no \+lsa"):
         start_from(folder, name="cvt_13+lsa", **same())
+    folder = save_run(folder, shrunk("hct_s_p8"))
+    with pytest.raises(ValueError, match=r"hct_s_p8\+lsa: HCT has LSA built in; leave \+lsa out"):
+        start_from(folder, name="+lsa", **same())
 
 
 def test_add_ons_of_a_run_stay(make):
@@ -450,18 +455,24 @@ def test_names_without_weights_get_a_sentence(offline):
         start_from("resnet18", name="timm/resnet50", **same())
 
 
-@torch.no_grad()
-def test_a_name_whose_weights_are_cached(offline):
-    """The cache as the hub lays it out; the weights are ours."""
-    name = "mobilenetv3_small_050.lamb_in1k"
+def cached(folder, name):
+    """A cache as the hub lays it out; the weights are ours."""
     config = timm.get_pretrained_cfg(name)
     model = trained(timm.create_model(name))
-    repository = offline / f"models--{config.hf_hub_id}".replace("/", "--")
+    repository = folder / f"models--{config.hf_hub_id}".replace("/", "--")
     commit = "0" * 40
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(commit)
     (repository / "snapshots" / commit).mkdir(parents=True)
-    save_model(model, str(repository / "snapshots" / commit / "model.safetensors"))
+    file = repository / "snapshots" / commit / "model.safetensors"
+    save_model(model, str(file))
+    return model, file
+
+
+@torch.no_grad()
+def test_a_name_whose_weights_are_cached(offline):
+    name = "mobilenetv3_small_050.lamb_in1k"
+    model, file = cached(offline, name)
     new, given, notes = start_from(f"timm/{name}", **same(in_channels=1))
     assert given == f"timm/{name}"
     grey = torch.randn(2, 1, 64, 64)
@@ -471,9 +482,25 @@ def test_a_name_whose_weights_are_cached(offline):
     assert said(notes, "started fresh: classifier.weight, classifier.bias")
     with pytest.raises(ValueError, match="cannot localize a MobileNetV3"):
         start_from(f"timm/{name}+lsa", **same())
-    (repository / "snapshots" / commit / "model.safetensors").write_bytes(b"torn")
+    file.write_bytes(b"torn")
     with pytest.raises(OSError, match=f"the weights of {name} are broken"):
         start_from(f"timm/{name}", **same())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "name"),
+    [("+spt+lsa", None), ("+spt", "+lsa"), ("", "timm/deit_tiny_patch16_224+spt+lsa")],
+)
+def test_a_timm_name_with_add_ons(offline, suffix, name):
+    tag = "deit_tiny_patch16_224.fb_in1k"
+    model, _ = cached(offline, tag)
+    new, given, notes = start_from(f"timm/{tag}{suffix}", name=name, **same())
+    assert given == f"timm/{tag}+spt+lsa"
+    assert spts(new)
+    assert len(local_parts(new)) == len(model.blocks)
+    assert torch.equal(new.blocks[3].mlp.fc1.weight, model.blocks[3].mlp.fc1.weight)
+    assert said(notes, "localized: SPT AND LSA added")
+    assert describe(make_model(**describe(new))) == describe(new)
 
 
 def test_created_models_describe_themselves():

@@ -13,6 +13,7 @@ def test_list_models():
     assert all(name.startswith("cct_") for name in list_models("cct*"))
     assert list_models("vit_9_p4+*") == ["vit_9_p4+spt", "vit_9_p4+lsa", "vit_9_p4+spt+lsa"]
     assert list_models("cvt*+*") == ["cvt_13+spt"]
+    assert list_models("hct_s_p8+*") == ["hct_s_p8+spt"]
     assert list_models("resnet*") == []
     assert list_models() == list_models("*")
     assert set(list_models()) == set(MODELS)
@@ -30,6 +31,8 @@ def test_list_models():
         ("vit_9_p4+sptt", "add-ons are"),
         ("vit_9_p4+", "add-ons are"),
         ("cvt_13+lsa", "queries and keys differ in number"),
+        ("hct_s_p8+lsa", r"hct_s_p8\+lsa: HCT has LSA built in; leave \+lsa out"),
+        ("hct_s_p8+spt+lsa", "HCT has LSA built in"),
         ("", "list_models"),
         ("+spt", "no model ''"),
         ("resnet18", "no model 'resnet18'"),
@@ -118,6 +121,9 @@ def test_sizes_that_do_not_divide(name, size, message):
         ("swin_tiny_p2", 16, (2, 2)),
         ("swin_t", (224, 448), (7, 14)),
         ("vit_9_p8", 64, (8, 8)),
+        ("hct_s_p8", (30, 61), (4, 8)),
+        ("hct_xs_p4", 33, (9, 9)),
+        ("hct_m_p16", (1, 128), (1, 8)),
     ],
 )
 def test_sizes_that_do(name, size, grid):

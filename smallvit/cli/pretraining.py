@@ -1,0 +1,65 @@
+"""`smallvit pretrain`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from smallvit.cli.app import app
+from smallvit.cli.options import OPTIONS, RUN, requested, with_options
+
+_LEFT_OUT = ("--folds", "--drloc")
+SHOWN = tuple(option for option in OPTIONS if option.name not in _LEFT_OUT)
+
+
+@app.command()
+@with_options(SHOWN)
+def pretrain(
+    context: typer.Context,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The run folder; by default runs/<data>-<model>-<n>.", rich_help_panel=RUN
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Set one value of the config, such as optim.lr=3e-4.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    **_: Any,
+) -> None:
+    """Learn from images without their labels, for `smallvit train --pretrained RUN` to start from.
+
+    The images may lie in class folders or not. Test images are left out, as in training.
+    """
+    from smallvit.recipes import plan
+    from smallvit.recipes.pretraining import pretraining
+    from smallvit.runs.config import changes_of, layered
+    from smallvit.training import train
+
+    settings = layered(requested(context, SHOWN), changes_of(changes or []))
+    planned = plan(changes=pretraining(settings), progress=sys.stderr.isatty())
+    run = train(
+        planned.config,
+        out=out,
+        dataset=planned.dataset,
+        audited=planned.audit,
+        command=shlex.join(["smallvit", *sys.argv[1:]]),
+    )
+    folder = shlex.quote(str(run.folder))
+    if not run.finished:
+        raise typer.Exit(130)
+    val = [line["loss"] for line in run.log() if line["kind"] == "val"]
+    if val:
+        typer.echo(
+            f"error of hidden pixels on validation {val[0]:.3f} at first, {min(val):.3f} at best"
+        )
+    typer.echo(f"run folder {run.folder}")
+    typer.echo(f"go on with: smallvit train DATA --pretrained {folder}")

@@ -1,0 +1,114 @@
+"""`ablate`: what each part of the papers adds to a model, one at a time and together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from smallvit.config_io import leaf, nested, overlaid
+from smallvit.experiments import compare
+from smallvit.experiments.engine import Outcome, RunSet
+from smallvit.experiments.rows import make_rows
+from smallvit.models.names import Name, check_name
+from smallvit.recipes import Plan, plan
+from smallvit.reporting.sheet import Sheet
+from smallvit.text import counted, shown
+
+PLAIN = "plain"
+
+#: What each row sets: the add-ons of the name, options of the model, and whether DRLoc is on.
+#: Directions and shift are SPT's, so that they vary it.
+PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any], bool]] = {
+    PLAIN: ((), {}, False),
+    "temperature": ((), {"temperature": True}, False),
+    "mask": ((), {"masked": True}, False),
+    "LSA": (("lsa",), {}, False),
+    "SPT": (("spt",), {}, False),
+    "SPT, cardinal directions": (("spt",), {"directions": "cardinal"}, False),
+    "SPT, all directions": (("spt",), {"directions": "all"}, False),
+    "SPT, shift of a quarter": (("spt",), {"shift": 0.25}, False),
+    "SPT, shift of a whole patch": (("spt",), {"shift": 1.0}, False),
+    "DRLoc": ((), {}, True),
+    "SPT and LSA": (("spt", "lsa"), {}, False),
+    "SPT, LSA and DRLoc": (("spt", "lsa"), {}, True),
+}
+
+
+def ablate_set(
+    settings: Mapping[str, Any], *, seeds: int = 3, command: str = ""
+) -> tuple[RunSet, dict[str, str]]:
+    """The runs of an ablation, and the parts that this model cannot have, each with the reason.
+
+    Args:
+        settings: A partial config that all share; its model's add-ons are left out.
+        seeds: Trainings of each.
+        command: For the record: what was typed.
+
+    Raises:
+        ValueError: The name is not known, has no such parts, or the data cannot be read.
+    """
+    compare.check_seeds(seeds)
+    if leaf(settings, "model.pretrained") is not None:
+        raise ValueError("an ablation trains from scratch: leave --pretrained out")
+    planned = plan(changes=settings)
+    base = Name(check_name(planned.config.model.name).base)
+    shared = compare.with_budget(settings, planned)
+    if not (base.ours or base.timm):
+        raise ValueError(f"SPT and LSA are for transformers, and {base} is a CNN")
+    members, impossible = [], {}
+    for row, (addons, options, drloc) in PARTS.items():
+        changes = overlaid(shared, nested("model.name", str(base.plus(addons))))
+        if options:
+            changes = overlaid(changes, {"model": {"options": options}})
+        changes = overlaid(changes, nested("loss.drloc", "auto" if drloc else 0.0))
+        if reason := _refused(changes, planned):
+            impossible[row] = reason
+        else:
+            members += compare.members_of(row, changes, seeds)
+    facts = {
+        "data": planned.dataset.source,
+        "model": str(base),
+        "budget": compare.tell_budget(shared),
+        "impossible": impossible,
+    }
+    made = RunSet(kind="ablate", members=tuple(members), facts=facts, command=command)
+    return made, impossible
+
+
+def _refused(changes: Mapping[str, Any], planned: Plan) -> str:
+    """Why a model cannot be built; empty if it can."""
+    import torch
+
+    from smallvit.models.build import make_model
+
+    config, data = planned.config.changed({"model": changes["model"]}), planned.dataset
+    try:
+        with torch.device("meta"):
+            make_model(
+                config.model.name,
+                num_classes=len(data.classes),
+                image_size=data.image_size,
+                in_channels=data.channels,
+                options=config.model.options,
+            )
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return ""
+
+
+def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str, Any]]:
+    """What an ablation found: for people, and as plain data."""
+    rows = make_rows(outcomes)
+    sheet, plain = compare.conclude(runs, outcomes)
+    model, data = str(runs.facts.get("model")), shown(str(runs.facts.get("data", "data")))
+    impossible = runs.facts.get("impossible", {})
+    missing = [f"{row} was left out: {reason}." for row, reason in impossible.items()]
+    sheet = replace(
+        sheet,
+        title=f"{counted(len(rows), 'row')} of an ablation of {model} on {data}",
+        tables=(
+            compare.table_of(rows, title="Parts", versus="− plain"),
+            compare.seeds_table(rows),
+        ),
+        notes=(*sheet.notes, *missing),
+    )
+    return sheet, {**plain, "model": model, "impossible": dict(impossible)}

@@ -1,0 +1,35 @@
+"""What a set of runs says so far: one sheet for terminal and page, and plain data."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from smallvit.experiments import ablate, compare, curve, reproduce
+from smallvit.experiments.engine import read_outcomes, read_set
+from smallvit.files import write_bytes, write_json
+from smallvit.reporting.report import sheet_page
+from smallvit.reporting.sheet import Sheet
+
+PAGE, SUMMARY = "page.html", "summary.json"
+
+#: By the kind of the set.
+CONCLUDE: dict[str, Callable[..., tuple[Sheet, dict[str, Any]]]] = {
+    "compare": compare.conclude,
+    "ablate": ablate.conclude,
+    "curve": curve.conclude,
+    "reproduce": reproduce.conclude,
+}
+
+
+def conclude(folder: Path) -> Sheet:
+    """Reads the set in a folder, and writes its page and its numbers beside it.
+
+    Raises:
+        ValueError: There is no set, or a run of it is damaged.
+        OSError: The page cannot be written.
+    """
+    runs, outcomes = read_set(folder), read_outcomes(folder)
+    sheet, plain = CONCLUDE[runs.kind](runs, outcomes)
+    write_bytes(folder / PAGE, sheet_page(sheet).encode())
+    write_json(folder / SUMMARY, plain)
+    return sheet

@@ -1,0 +1,317 @@
+"""One engine for all experiments: a set of runs as data, each an ordinary run folder.
+
+A set is a folder with `set.json`, which says what is to be trained, and one run folder per member.
+Everything else is read from there: what is finished is never repeated, what was stopped or killed
+goes on where it was, and what failed is reported beside the rest and tried again next time.
+"""
+
+import contextlib
+import gc
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from smallvit.config_io import differences, from_plain, overlaid, to_plain
+from smallvit.files import read_json, write_json
+from smallvit.recipes import plan
+from smallvit.runs.folder import INFO, Run, refuse_taken
+from smallvit.text import some
+from smallvit.training import resume, train
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+SET, FAILED, LOCK = "set.json", "failed.json", ".lock"
+FORMAT = 1
+"""Of the sets that are written; newer ones are refused."""
+
+Kind = Literal["compare", "ablate", "curve", "reproduce"]
+State = Literal["waiting", "unfinished", "finished", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One run of a set.
+
+    Attributes:
+        row: What it is a training of: a row of the table, which other seeds belong to as well.
+        seed: Of weights, order and augmentation.
+        changes: A partial config; `plan` decides the rest.
+    """
+
+    row: str
+    seed: int
+    changes: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return f"{self.row}, seed {self.seed}"
+
+    @property
+    def folder(self) -> str:
+        """Its folder within the set's."""
+        return f"{slug(self.row)}-seed-{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSet:
+    """What is to be trained.
+
+    Attributes:
+        kind: The question that it answers.
+        members: The runs, in the order in which they are trained.
+        facts: What else the answer needs, as plain data.
+        command: For the record: what was typed.
+        commits: Versions of the code in whose repositories it was trained, the last one last.
+        format: Of the file.
+    """
+
+    kind: Kind
+    members: tuple[Member, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+    command: str = ""
+    commits: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        for attribute in ("name", "folder"):
+            found = [getattr(member, attribute) for member in self.members]
+            if twice := sorted({name for name in found if found.count(name) > 1}):
+                raise ValueError(f"{some(twice)} would be trained twice: name every row once")
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the rows, in order."""
+        return tuple(dict.fromkeys(member.row for member in self.members))
+
+    def joined(self, wanted: "RunSet") -> "RunSet":
+        """With the members of another set that asks the same question of more runs.
+
+        Raises:
+            ValueError: A member of both is not the same.
+        """
+        if self.kind != wanted.kind:
+            raise ValueError(
+                f"this is a set for `smallvit {self.kind}`, not for `smallvit {wanted.kind}`: "
+                "choose another --out"
+            )
+        known = {member.name: member for member in self.members}
+        for member in wanted.members:
+            old = known.get(member.name, member)
+            if different := differences(old.changes, member.changes):
+                raise ValueError(
+                    f"a set goes on with what it began with, and for {member.name} "
+                    f"{'; '.join(different)}: leave that out, or choose another --out"
+                )
+        new = tuple(member for member in wanted.members if member.name not in known)
+        rows = list(dict.fromkeys([*self.rows, *wanted.rows]))
+        members = sorted((*self.members, *new), key=lambda m: (rows.index(m.row), m.seed))
+        return replace(self, members=tuple(members), facts=overlaid(self.facts, wanted.facts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one member so far.
+
+    Attributes:
+        member: Which.
+        run: Its run folder, if it has one.
+        error: Why it failed; empty if it did not.
+    """
+
+    member: Member
+    run: Run | None = None
+    error: str = ""
+
+    @property
+    def state(self) -> State:
+        """How far it is."""
+        if self.run is not None and self.run.finished:
+            return "finished"
+        return "failed" if self.error else "waiting" if self.run is None else "unfinished"
+
+
+def slug(name: str) -> str:
+    """A name as part of a folder's: two that differ stay different for all names of models."""
+    return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "row"
+
+
+def begin(folder: Path, wanted: RunSet | None) -> RunSet:
+    """Writes a new set, or opens the one that is there and adds what it does not have yet.
+
+    Raises:
+        ValueError: The folder holds something else, another set, or another version's; or nothing
+            is wanted and there is no set.
+    """
+    if (folder / SET).is_file():
+        found = read_set(folder)
+        found = found if wanted is None else found.joined(wanted)
+    elif wanted is None:
+        raise ValueError(f"{folder} holds no set of runs to go on with: it has no {SET}")
+    else:
+        refuse_taken(folder)
+        found = wanted
+        folder.mkdir(parents=True, exist_ok=True)
+    if (commit := _commit()) and commit not in found.commits:
+        found = replace(found, commits=(*found.commits, commit))
+    write_json(folder / SET, to_plain(found))
+    return found
+
+
+def read_set(folder: Path) -> RunSet:
+    """The set of a folder.
+
+    Raises:
+        ValueError: There is none, it is damaged, or was written by a newer version.
+    """
+    if not (folder / SET).is_file():
+        raise ValueError(f"{folder} is not the folder of a set of runs: it has no {SET}")
+    plain = read_json(folder / SET)
+    if plain.get("format") != FORMAT:
+        raise ValueError(
+            f"{folder / SET} has format {plain.get('format')!r} and this smallvit reads {FORMAT}: "
+            "it was written by a newer version; upgrade smallvit"
+        )
+    return from_plain(RunSet, plain)
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """What the folder holds of each member."""
+    return [read_outcome(folder, member) for member in read_set(folder).members]
+
+
+def read_outcome(folder: Path, member: Member) -> Outcome:
+    """What the folder holds of one member."""
+    failed = read_json(folder / FAILED) if (folder / FAILED).is_file() else {}
+    place = folder / member.folder
+    run = Run.open(place) if (place / INFO).is_file() else None
+    return Outcome(member=member, run=run, error=failed.get(member.name, ""))
+
+
+def conduct(
+    folder: Path,
+    *,
+    started: Callable[[Member], None] = lambda member: None,
+    ended: Callable[[Outcome], None] = lambda outcome: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Trains what is missing, one run after the other, so that each has the device to itself.
+
+    Args:
+        folder: Of a set that `begin` wrote.
+        started: Called before a member is trained or goes on.
+        ended: Called after it is finished or has failed.
+        clock: Seconds; only their differences count.
+
+    Returns:
+        Whether all members were tried; False where a stop was requested.
+
+    Raises:
+        ValueError: Another process works on this set.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("a set of runs is trained in one process: start it without torchrun")
+    with _alone(folder):
+        for outcome in read_outcomes(folder):
+            if outcome.state == "finished":
+                continue
+            member = outcome.member
+            started(member)
+            error = ""
+            try:
+                if not _train(member, folder, clock).finished:
+                    return False
+            except Exception as failure:
+                error = str(failure) or type(failure).__name__
+                logger.debug("%s failed", member.name, exc_info=True)
+            _note_failure(folder, member, error)
+            _tidy()
+            ended(read_outcome(folder, member))
+    return True
+
+
+def _train(member: Member, folder: Path, clock: Callable[[], float]) -> Run:
+    """One member from its beginning, or from where it was stopped."""
+    place = folder / member.folder
+    if (place / INFO).is_file():
+        return resume(place, shown=False, clock=clock)
+    planned = plan(changes=member.changes)
+    for split in planned.dataset.splits:  # the first run must not pay for what all of them use
+        planned.dataset.pixels(split)
+    return train(
+        planned.config,
+        out=place,
+        dataset=planned.dataset,
+        audited=planned.audit,
+        command=f"{read_set(folder).command}  # {member.name}",
+        shown=False,
+        clock=clock,
+    )
+
+
+def _note_failure(folder: Path, member: Member, error: str) -> None:
+    """Keeps why a member failed, or forgets it where it did not."""
+    path = folder / FAILED
+    failed = read_json(path) if path.is_file() else {}
+    new = {name: text for name, text in failed.items() if name != member.name}
+    if error:
+        new[member.name] = error
+    if new != failed:
+        write_json(path, new)
+
+
+def _tidy() -> None:
+    """Gives back what the last run held: memory of the device, and compiled code."""
+    gc.collect()
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+    torch = sys.modules["torch"]
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keeps other processes out; a lock that a killed process held is free again."""
+    with (folder / LOCK).open("w") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ValueError(f"another process is training in {folder}: wait for it") from error
+        yield
+
+
+def _commit() -> str:
+    """The commit of our repository, if the code lies in one; "-dirty" where files were changed."""
+    for words in (["ls-files", "--error-unmatch", __file__], ["describe", "--always", "--dirty"]):
+        try:
+            done = subprocess.run(
+                ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True
+            )
+        except OSError:
+            return ""
+        if done.returncode:
+            return ""
+    return done.stdout.strip()
+
+
+def seeded(row: str, changes: Mapping[str, Any], seeds: int, *, first: int = 0) -> Iterator[Member]:
+    """The members of one row: the same with one seed after the other.
+
+    The splits stay as they are: `data.seed` does not change.
+    """
+    for seed in range(first, first + seeds):
+        yield Member(row=row, seed=seed, changes=overlaid(changes, {"seed": seed}))

@@ -1,0 +1,212 @@
+"""`reproduce`: a row of a paper trained here, beside its published value."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from smallvit.config_io import leaf, overlaid
+from smallvit.evaluation import Estimate
+from smallvit.experiments import compare
+from smallvit.experiments.engine import Outcome, RunSet
+from smallvit.experiments.papers import Published, find_row
+from smallvit.experiments.results import Result, Training
+from smallvit.experiments.rows import Row, make_rows
+from smallvit.reporting.comparing import points
+from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
+from smallvit.runs.folder import Run
+
+#: Benchmarks are used as they are published, with the duplicates that they have.
+_ALLOWED = ("leaks", "conflicts")
+
+
+def reproduce_set(
+    key: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    seeds: int = 1,
+    best_of_epochs: bool = False,
+    command: str = "",
+) -> RunSet:
+    """The runs that reproduce a row of a paper.
+
+    Args:
+        key: Of the row, such as cifar100/sl-vit.
+        settings: A partial config that goes before the row's own, such as where the data is.
+        seeds: Trainings.
+        best_of_epochs: Whether to log the accuracy on the test split at every validation.
+        command: For the record: what was typed.
+
+    Raises:
+        ValueError: There is no such row.
+    """
+    published = find_row(key)
+    compare.check_seeds(seeds)
+    changes = overlaid(
+        {
+            "recipe": published.recipe,
+            "data": {"source": published.data, "allow": list(_ALLOWED)},
+            "model": {"name": published.model},
+        },
+        published.changes,
+        settings or {},
+    )
+    if best_of_epochs:
+        changes = overlaid(changes, {"loop": {"log_test": True}})
+    members = compare.members_of(key, changes, seeds)
+    return RunSet(kind="reproduce", members=tuple(members), facts={"row": key}, command=command)
+
+
+def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str, Any]]:
+    """Ours beside the published value: for people, and as plain data."""
+    published = find_row(runs.facts["row"])
+    (row,) = make_rows(outcomes)
+    best = [_best_of_epochs(run) for run in row.runs]
+    logged = [value for value in best if value is not None]
+    sheet = Sheet(
+        title=f"{published.key}: {published.model} as in arXiv {published.paper}",
+        lead=tuple(_lead(published, row)),
+        notes=tuple(_notes(published, row, logged)),
+        tables=(_table(published, row, best), compare.seeds_table([row])),
+        charts=_charts(row),
+        failures=row.errors,
+        record=compare.record_of(runs),
+    )
+    plain = {
+        "kind": "reproduce",
+        "row": published.key,
+        "published": published.accuracy,
+        "chosen": published.chosen,
+        "best_of_epochs_on_test": best,
+        **row.to_plain(),
+    }
+    return sheet, plain
+
+
+def _lead(published: Published, row: Row) -> list[str]:
+    if row.accuracy is None:
+        return [f"{published.key} is published with {published.accuracy:g} %; ours is not trained."]
+    spread = "" if row.deviation is None else f" ± {100 * row.deviation:.2f}"
+    gap = row.accuracy.value - published.accuracy / 100
+    return [
+        f"Ours {100 * row.accuracy.value:.2f}{spread} % ({len(row.accuracies)} of "
+        f"{len(row.outcomes)} seeds, after the last step), published {published.accuracy:g} % "
+        f"({published.chosen}): {points(gap)} points."
+    ]
+
+
+def _notes(published: Published, row: Row, best: Sequence[float]) -> list[str]:
+    notes = [published.note] if published.note else []
+    if row.accuracy is not None:
+        low, high = 100 * row.accuracy.low, 100 * row.accuracy.high
+        notes.append(
+            f"The 95 % interval over seeds and other test images of the same kind is {low:.1f} to "
+            f"{high:.1f} %. The published number is of the same test images, so that most of its "
+            "difference from ours is one of seeds and training."
+        )
+    if best:
+        text = ", ".join(f"{100 * value:.2f}" for value in best)
+        notes.append(
+            f"The highest accuracy on the test split at any validation, chosen by that split "
+            f"itself as many papers do: {text} %. It is too good, and is used for nothing."
+        )
+    return notes
+
+
+def _table(published: Published, row: Row, best: Sequence[float | None]) -> Table:
+    peeked = [value for value in best if value is not None]
+    cells = [
+        (
+            Cell(text="ours, last step"),
+            compare.percent_cell(row.accuracy.value if row.accuracy else None),
+            compare.percent_cell(row.deviation, unit=""),
+            Cell(text=f"{len(row.accuracies)}"),
+            compare.number_cell(row.images_seen, "{:,.0f}"),
+            compare.number_cell(row.minutes, "{:.1f}"),
+        ),
+        (
+            Cell(text=f"published, {published.chosen}"),
+            compare.percent_cell(published.accuracy / 100),
+            Cell(text="–"),
+            Cell(text="–"),
+            compare.number_cell(published.images_seen, "{:,.0f}"),
+            Cell(text="–"),
+        ),
+    ]
+    if peeked:
+        mean = sum(peeked) / len(peeked)
+        beside = (Cell(text="–"), Cell(text=f"{len(peeked)}"), Cell(text="–"), Cell(text="–"))
+        name = Cell(text="ours, best epoch on the test split")
+        cells.insert(1, (name, compare.percent_cell(mean), *beside))
+    columns = ("", "accuracy", "± std", "seeds", "images seen", "minutes")
+    return Table(title="Ours and theirs", columns=columns, rows=tuple(cells))
+
+
+def _charts(row: Row) -> tuple[Any, ...]:
+    """Accuracy on augmented training images, seed by seed."""
+    lines = {}
+    for run in row.runs:
+        log = [line for line in run.log() if line["kind"] == "train" and "accuracy" in line]
+        if log:
+            lines[f"seed {run.config.seed}"] = [(line["images"], line["accuracy"]) for line in log]
+    if not lines:
+        return ()
+    title = "Accuracy on augmented training images"
+    return (accuracy_over(lines, title=title, x_label="images seen"),)
+
+
+def _best_of_epochs(run: Run) -> float | None:
+    """The highest logged accuracy on the test split; None where it was not logged."""
+    values = [float(line["accuracy"]) for line in run.log() if line["kind"] == "test"]
+    return max(values, default=None)
+
+
+def result_of(runs: RunSet, outcomes: Sequence[Outcome]) -> Result:
+    """What the repository keeps of a reproduction.
+
+    Raises:
+        ValueError: No run of it is finished and tested.
+    """
+    published = find_row(runs.facts["row"])
+    finished = [each.run for each in outcomes if each.run and each.state == "finished"]
+    trainings = []
+    for run in finished:
+        (row,) = make_rows([each for each in outcomes if each.run is run])
+        evaluation = run.evaluation()
+        if evaluation is None:
+            continue
+        trainings.append(
+            Training(
+                seed=run.config.seed,
+                accuracy=Estimate(**vars(evaluation.accuracy)),
+                best_of_epochs=_best_of_epochs(run),
+                minutes=row.minutes,
+                images_per_second=row.images_per_second,
+                commit=runs.commits[-1] if runs.commits else "",
+                hardware=run.info["device"],
+                torch=run.info["torch"],
+                curve=tuple(run.log()),
+            )
+        )
+    if not trainings:
+        raise ValueError(f"no run of {published.key} is finished: there is no result to keep")
+    first = finished[0]
+    return Result(
+        row=published.key,
+        data=str(leaf(first.config.to_dict(), "data.source")),
+        model=first.info["model"]["name"],
+        recipe=first.config.recipe,
+        command=runs.command,
+        images_seen=first.info["steps"] * first.config.loop.batch_size,
+        parameters=first.info["parameters"],
+        trainings=tuple(trainings),
+        config=first.config.to_dict(),
+    )
+
+
+def overview(results: Path) -> list[tuple[Published, Result | None]]:
+    """Every row of the papers, with what has been run of it."""
+    from smallvit.experiments.papers import rows
+    from smallvit.experiments.results import read_results
+
+    found = {result.row: result for result in read_results(results) if result.row}
+    return [(row, found.get(row.key)) for row in rows()]

@@ -1,0 +1,147 @@
+"""Results as data: one JSON file for each thing that was trained, as the repository keeps them."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from smallvit.config_io import from_plain, to_plain
+from smallvit.evaluation import Estimate
+from smallvit.files import read_json, write_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One training of a result.
+
+    Attributes:
+        seed: Its seed.
+        accuracy: On the test split after the last step, as a share with its 95 % interval.
+        best_of_epochs: The highest accuracy on the test split at any validation, where it was
+            logged. Papers report it; it is too good, and nothing here uses it.
+        minutes: Of training.
+        images_per_second: Of training.
+        commit: Of the code.
+        hardware: The device.
+        torch: Its version.
+        curve: Lines of the log.
+    """
+
+    seed: int
+    accuracy: Estimate
+    best_of_epochs: float | None = None
+    minutes: float | None = None
+    images_per_second: float | None = None
+    commit: str = ""
+    hardware: str = ""
+    torch: str = ""
+    curve: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was trained, and what came out.
+
+    Attributes:
+        row: The row of a paper that it reproduces; None for anything else.
+        title: What it is, where it is no row.
+        data: What was trained on.
+        model: The model.
+        recipe: The recipe.
+        command: What was typed.
+        images_seen: By each training.
+        parameters: Of the model.
+        trainings: One per seed.
+        config: Of the first training.
+        notes: What one has to know, a sentence each.
+        format: Of the file.
+    """
+
+    row: str | None = None
+    title: str = ""
+    data: str
+    model: str
+    recipe: str
+    command: str = ""
+    images_seen: int
+    parameters: int
+    trainings: tuple[Training, ...]
+    config: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{(self.row or self.title).replace('/', '-').replace(' ', '-')}.json"
+
+    @property
+    def accuracies(self) -> list[float]:
+        """After the last step, by seed."""
+        return [each.accuracy.value for each in self.trainings]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.mean(self.accuracies)
+
+    @property
+    def deviation(self) -> float | None:
+        """Over seeds; None for one."""
+        return statistics.stdev(self.accuracies) if len(self.trainings) > 1 else None
+
+    def spread(self) -> str:
+        """Mean and spread: 76.2 ± 0.3 of three seeds, 76.2 (75.4–77.0) of one."""
+        if self.deviation is not None:
+            return f"{100 * self.mean:.1f} ± {100 * self.deviation:.1f}"
+        only = self.trainings[0].accuracy
+        return f"{100 * only.value:.1f} ({100 * only.low:.1f}–{100 * only.high:.1f})"
+
+
+def read_results(folder: Path) -> list[Result]:
+    """All results of a folder, by the names of their files; none where there is no folder.
+
+    Raises:
+        ValueError: A file is damaged, or was written by a newer version.
+    """
+    return [_read(path) for path in sorted(folder.glob("*.json"))]
+
+
+def _read(path: Path) -> Result:
+    plain = read_json(path)
+    if plain.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {plain.get('format')!r}: expected {FORMAT}")
+    try:
+        return from_plain(Result, plain)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def write_result(folder: Path, result: Result) -> Path:
+    """Writes a result; seeds that the file has and the result has not are kept.
+
+    Raises:
+        ValueError: The file is of something else: another model, recipe or number of images.
+        OSError: It cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / result.name
+    if path.is_file():
+        result = _joined(_read(path), result, path)
+    write_json(path, to_plain(result))
+    return path
+
+
+def _joined(old: Result, new: Result, path: Path) -> Result:
+    for name in ("model", "recipe", "images_seen"):
+        if getattr(old, name) != getattr(new, name):
+            raise ValueError(
+                f"{path} has {name} {getattr(old, name)!r} and the new result "
+                f"{getattr(new, name)!r}: they do not belong together; move the file away"
+            )
+    seeds: Mapping[int, Training] = {each.seed: each for each in (*old.trainings, *new.trainings)}
+    trainings = tuple(seeds[seed] for seed in sorted(seeds))
+    return replace(new, trainings=trainings, notes=old.notes)

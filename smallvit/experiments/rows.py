@@ -1,0 +1,163 @@
+"""The rows of an experiment's table: all seeds of one model together, and against the first."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from smallvit.evaluation import Estimate, Evaluation
+from smallvit.evaluation.paired import LEVEL, holm, same_images
+from smallvit.evaluation.seeds import Versus, deviation, hits_of, mean_accuracy, versus
+from smallvit.experiments.engine import Outcome
+from smallvit.runs.folder import Run
+
+Verdict = Literal["better", "worse", "cannot tell"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """All trainings of one row of the table.
+
+    Attributes:
+        name: Of the row.
+        outcomes: Its members.
+        accuracies: On the test split, one per finished training.
+        accuracy: Their mean, with the 95 % interval over seeds and test images.
+        deviation: Their standard deviation; None for one.
+        versus: Against the first row; None for that itself, or where images differ.
+        p: Of that comparison, corrected after Holm for the number of rows.
+        parameters: Of the model.
+        flops: Floating-point operations of a forward pass of one image.
+        images_per_second: Of training, the median over the log.
+        minutes: Of training, the mean over seeds.
+        images_seen: In training, by each.
+    """
+
+    name: str
+    outcomes: tuple[Outcome, ...]
+    accuracies: tuple[float, ...] = ()
+    accuracy: Estimate | None = None
+    deviation: float | None = None
+    versus: Versus | None = None
+    p: float | None = None
+    parameters: int | None = None
+    flops: int | None = None
+    images_per_second: float | None = None
+    minutes: float | None = None
+    images_seen: int | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Against the first row; with one seed each nothing can be told of the models."""
+        if self.versus is None or self.p is None:
+            return None
+        if self.versus.seeds < 2 or self.p >= LEVEL:
+            return "cannot tell"
+        return "better" if self.versus.difference.value > 0 else "worse"
+
+    @property
+    def runs(self) -> list[Run]:
+        """The finished ones."""
+        return [each.run for each in self.outcomes if each.run and each.state == "finished"]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Why members failed, by their name."""
+        return {o.member.name: o.error for o in self.outcomes if o.state == "failed"}
+
+    def to_plain(self) -> dict[str, Any]:
+        """Its numbers, as JSON holds them."""
+        numbers = (
+            *("name", "accuracies", "deviation", "p", "verdict", "parameters", "flops"),
+            *("images_per_second", "minutes", "images_seen", "errors"),
+        )
+        plain: dict[str, Any] = {name: getattr(self, name) for name in numbers}
+        plain["seeds"] = [each.member.seed for each in self.outcomes if each.state == "finished"]
+        plain["accuracy"] = None if self.accuracy is None else vars(self.accuracy)
+        plain["difference"] = None if self.versus is None else vars(self.versus.difference)
+        return plain
+
+
+def make_rows(outcomes: Sequence[Outcome]) -> list[Row]:
+    """One row for each name, compared with the first that has an accuracy."""
+    names = dict.fromkeys(each.member.row for each in outcomes)
+    rows = [_row(name, [o for o in outcomes if o.member.row == name]) for name in names]
+    return _judged(rows)
+
+
+def _row(name: str, outcomes: list[Outcome]) -> Row:
+    row = Row(name=name, outcomes=tuple(outcomes))
+    runs = row.runs
+    if not runs:
+        return row
+    logs = [run.log() for run in runs]
+    speeds = [
+        line["images_per_second"]
+        for log in logs
+        for line in [line for line in log if line["kind"] == "train"][-len(log) // 2 :]
+    ]
+    seconds = [sum(float(line.get("seconds", 0)) for line in log) for log in logs]
+    row = replace(
+        row,
+        parameters=runs[0].info.get("parameters"),
+        flops=count_flops(runs[0]),
+        images_per_second=statistics.median(speeds) if speeds else None,
+        minutes=statistics.mean(seconds) / 60,
+        images_seen=round(
+            statistics.mean(r.info["steps"] * r.config.loop.batch_size for r in runs)
+        ),
+    )
+    evaluations = _evaluations(row)
+    if not evaluations:
+        return row
+    hits = hits_of(evaluations)
+    return replace(
+        row,
+        accuracies=tuple(hits.mean(1).tolist()),
+        accuracy=mean_accuracy(hits),
+        deviation=deviation(hits),
+    )
+
+
+def _evaluations(row: Row) -> list[Evaluation]:
+    """Those of the finished runs, if all have one."""
+    found = [run.evaluation() for run in row.runs]
+    return [each for each in found if each is not None] if None not in found else []
+
+
+def _judged(rows: list[Row]) -> list[Row]:
+    """With each row compared to the first that has an accuracy."""
+    base = next((row for row in rows if row.accuracy is not None), None)
+    if base is None:
+        return rows
+    reference = _evaluations(base)
+    compared: dict[str, Versus] = {}
+    for row in rows:
+        evaluations = _evaluations(row)
+        if row is not base and evaluations and same_images(reference[0], evaluations[0]):
+            compared[row.name] = versus(hits_of(reference), hits_of(evaluations))
+    corrected = dict(zip(compared, holm([each.p for each in compared.values()]), strict=True))
+    return [replace(row, versus=compared.get(row.name), p=corrected.get(row.name)) for row in rows]
+
+
+def count_flops(run: Run) -> int | None:
+    """Floating-point operations of one image's forward pass; an addition counts as one.
+
+    None where the model cannot be built again from its description alone.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from smallvit.models.build import make_model
+    from smallvit.models.modes import evaluating
+
+    about = run.info["model"]
+    try:
+        with torch.random.fork_rng([]):  # building draws numbers that nobody shall miss
+            model = make_model(**about)
+        image = torch.zeros(1, about["in_channels"], *about["image_size"])
+        with evaluating(model), FlopCounterMode(display=False) as counter:
+            model(image)
+    except (ValueError, TypeError, ImportError):
+        return None
+    return int(counter.get_total_flops())

@@ -1,0 +1,226 @@
+"""`auto`: what fits the data, the device and the time there is."""
+
+from dataclasses import dataclass
+
+from smallvit.augment.config import AugmentConfig
+from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
+from smallvit.recipes.speed import cost
+from smallvit.runs.config import (
+    DataConfig,
+    LoopConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    ScheduleConfig,
+)
+from smallvit.sizes import Size
+
+_IMBALANCE = 10
+_TIME = {"cpu": 600.0}  # seconds of a run whose time is not given
+_GPU_TIME = 300.0
+_START = {"cpu": 10.0}  # seconds before the first step: imports, decoding, building
+_GPU_START = 60.0  # and compiling
+_INFERENCE = 2.5  # images per second of a test over those of training
+_MOST = 200.0  # passes of a run whose time is not given
+
+#: The least images seen, and passes, that a size of HCT needs to be better than the one before it.
+_NEEDS = {"xs": (0, 0), "s": (30_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}
+#: The least passes for images of this many pixels, where they are as large.
+_SIDES = {64: 0, 128: 60, 160: 400}
+_MIXING, _STRONG = 25, 120  # passes from which mixing pays, and stronger augmentation
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A model, and what can be done with it in the time.
+
+    Attributes:
+        name: The model.
+        size: Of the images.
+        images: Number of images that it can be trained on, one by one.
+        rate: Images per second; None if that is unknown.
+    """
+
+    name: str
+    size: Size
+    images: float
+    rate: float | None
+
+
+def auto(facts: Facts) -> Choice:
+    """HCT, our own family, with Muon, in a size that the time allows.
+
+    Thresholds come from the ablation of short budgets on CPU cores (docs/experiments.md); those of
+    the sizes m and l, of images beyond 64 pixels and of strong augmentation are estimates.
+    """
+    fit = _fit(facts)
+    epochs = facts.epochs or max(fit.images / facts.images, 0.01)
+    if facts.epochs is None and facts.minutes is None:
+        epochs = min(epochs, _MOST)
+        # Whole passes where there are some: that reads better.
+        epochs = float(round(epochs)) if epochs >= 10 else max(round(epochs, 2), 0.01)
+    batch = _batch(facts, max(fit.size))
+    steps = epochs * facts.images / batch
+    config = RunConfig(
+        data=DataConfig(image_size=fit.size),
+        model=ModelConfig(name=fit.name),
+        augment=_augment(facts, fit.size, batch, epochs),
+        loss=LossConfig(balanced=facts.imbalance >= _IMBALANCE),
+        optim=_optim(fit.name, steps),
+        schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
+        loop=LoopConfig(batch_size=batch),
+    )
+    return Choice(config, _reasons(facts, fit, config))
+
+
+def _fit(facts: Facts) -> _Fit:
+    """The largest images for which there are passes enough, and then the largest model."""
+    base = facts.size
+    larger = facts.requested_size is None and base != facts.shared_size
+    sides = [side for side in _SIDES if larger and max(base) < side <= facts.typical_side]
+    best = _sized(facts, base)
+    for side in sides:
+        fit = _sized(facts, (side, side))
+        if fit.images / facts.images >= _SIDES[side]:
+            best = fit
+    return best
+
+
+def _sized(facts: Facts, size: Size) -> _Fit:
+    """The largest model of those that can see enough of images of a size."""
+    if facts.model is not None:
+        return _in_time(facts, facts.model, size)
+    patch = _patch(facts, max(size))
+    # The smallest is for machines that are too slow for the next one, not for few passes.
+    best = _in_time(facts, f"hct_{'xs' if facts.epochs is None else 's'}_p{patch}", size)
+    for letter, (images, passes) in _NEEDS.items():
+        fit = _in_time(facts, f"hct_{letter}_p{patch}", size)
+        if letter != "xs" and fit.images >= images and fit.images / facts.images >= passes:
+            best = fit
+    return best
+
+
+def _patch(facts: Facts, side: int) -> int:
+    """Pixels between tokens: 8×8 of them in the last stage, on a CPU 4×4 of thumbnails."""
+    if side <= SMALL:
+        return 4 if facts.device != "cpu" or side < 24 else 8
+    return 8 if side < 96 else 16
+
+
+def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
+    """How many images a model can be trained on in the time there is."""
+    price = cost(name, max(size))
+    rate = facts.speed / price if facts.speed and price else None
+    if facts.epochs is not None:
+        return _Fit(name, size, facts.epochs * facts.images, rate)
+    if rate is None:  # about what two CPU cores can do, or a GPU
+        rate = 300.0 if facts.device == "cpu" else 20_000.0
+    return _Fit(name, size, max(_seconds_left(facts, rate), 0.0) * rate, rate)
+
+
+def _seconds_left(facts: Facts, rate: float) -> float:
+    """Seconds of training in the time there is."""
+    whole = 60 * facts.minutes if facts.minutes else _TIME.get(facts.device, _GPU_TIME)
+    start = _START.get(facts.device, _GPU_START)
+    return 0.96 * whole - min(start, 0.3 * whole) - facts.tested / (_INFERENCE * rate)
+
+
+def _batch(facts: Facts, side: int) -> int:
+    """Smaller for few images, so that a pass has several steps."""
+    batch = 128 if side <= SMALL else 64
+    if facts.device != "cpu" and facts.images >= 20_000:
+        batch = 256
+    while batch > 16 and facts.images < 10 * batch:
+        batch //= 2
+    return min(batch, max(facts.images // 8 * 8, 1))
+
+
+def _optim(name: str, steps: float) -> OptimConfig:
+    """Muon for our own family, AdamW for the others, for which only that was measured."""
+    ema = 0.999 if steps > 20_000 else 0.99
+    if not name.startswith("hct_"):
+        return OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0, ema=ema)
+    return OptimConfig(
+        optimizer="muon",
+        muon_lr=0.02 if steps < 1_000 else 0.01,
+        muon_decay=1.0,
+        lr=3e-3,
+        weight_decay=0.0,
+        betas=(0.9, 0.99),
+        ema=ema,
+    )
+
+
+def _augment(facts: Facts, size: Size, batch: int, passes: float) -> AugmentConfig:
+    """Crops and mirroring; the more passes, the stronger, but gentle for grey thumbnails."""
+    flip, side = 0.5 if facts.mirrored else 0.0, max(size)
+    thumbnails = side <= SMALL and facts.channels == 1
+    plain = AugmentConfig(
+        flip=flip, padding=max(1, side // (14 if thumbnails else 8)), smoothing=0.1
+    )
+    if thumbnails or passes < _MIXING:
+        return plain
+    mixes, strong = batch % 8 == 0, passes >= _STRONG
+    return AugmentConfig(
+        padding=0 if strong and side > SMALL else plain.padding,
+        resized_crop=(0.4, 1.0) if strong and side > SMALL else None,
+        flip=flip,
+        policy="trivial" if strong else "none",
+        interpolation="bilinear",
+        erasing=0.25 if strong else 0.0,
+        mixup=0.8 if mixes else 0.0,
+        cutmix=1.0 if mixes else 0.0,
+        mix_probability=0.5,
+        smoothing=0.1,
+    )
+
+
+def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
+    epochs, batch = config.schedule.epochs, config.loop.batch_size
+    kind = "CPU" if facts.device == "cpu" else "GPU"
+    reasons = {
+        **size_reason(facts, fit.size, _size_why(facts, fit.size)),
+        "model.name": f"model {fit.name}: our hybrid of convolutions and attention, in the size "
+        f"that pays for images of {max(fit.size)} pixels in this time on this {kind}",
+        "augment": augment_reason(config.augment, facts) + _strength(epochs),
+        "optim": "Muon for matrices and AdamW for the rest: more is learned in few steps"
+        if config.optim.optimizer == "muon"
+        else "AdamW",
+    }
+    if facts.minutes is None:
+        reasons["schedule.epochs loop.batch_size"] = (
+            f"{epochs:g} epochs of {facts.images:,} images in batches of {batch}"
+            + _about(facts, fit, epochs)
+        )
+    if config.loss.balanced:
+        reasons["loss.balanced"] = (
+            f"balanced loss: the largest class has {facts.imbalance:.0f} times the images of the "
+            "smallest"
+        )
+    return reasons
+
+
+def _strength(passes: float) -> str:
+    if passes < _MIXING:
+        return "; little, as an image is seen only " + (
+            "once or less" if passes < 1.5 else f"about {passes:.0f} times"
+        )
+    return f"; an image is seen about {passes:.0f} times"
+
+
+def _about(facts: Facts, fit: _Fit, epochs: float) -> str:
+    """How long that will take, if it can be told."""
+    if not facts.speed or not fit.rate:
+        return ""
+    start = _START.get(facts.device, _GPU_START)
+    seconds = (epochs * facts.images + facts.tested / _INFERENCE) / fit.rate + start
+    minutes = round(seconds / 60)
+    return ": about a minute" if minutes < 2 else f": about {minutes} minutes"
+
+
+def _size_why(facts: Facts, size: Size) -> str:
+    """Why another size than the usual one; "" for that."""
+    if size == facts.size:
+        return ""
+    return "the images are larger, and there is time for that"

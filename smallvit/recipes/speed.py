@@ -1,0 +1,80 @@
+"""How fast a device trains, and what a model costs: what `auto` plans with."""
+
+import math
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+#: Operations (a multiplication and an addition are two) of a forward pass in millions, by the size
+#: of HCT: per token of the last grid, and per pair of them.
+HCT = {"xs": (1.29, 0.0038), "s": (3.18, 0.0056), "m": (7.6, 0.0092), "l": (16.06, 0.021)}
+
+#: Millions of operations of forward passes per second of training, where a trial would have to
+#: compile first. An H200 trained cct_7_3x1 (2,363 of them per image) at 19,562 images per second;
+#: half of that is assumed for HCT, which `python -m benchmarks.costs` has not measured there yet.
+RECORDED = {"cuda": 2_363 * 19_562 / 2}
+
+_TRIAL = 2.0  # seconds of trial steps, beside those to build the model
+_STEP = 0.8  # share of a step that a trial takes: it neither augments nor validates
+
+
+def cost(name: str, side: int) -> float:
+    """Millions of operations of one image's forward pass."""
+    base, _, patch = name.rpartition("_p")
+    if base.startswith("hct_") and base[4:] in HCT and patch.isdigit():
+        tokens = math.ceil(side / int(patch)) ** 2
+        per_token, per_pair = HCT[base[4:]]
+        return tokens * (per_token + per_pair * tokens)
+    return _counted(name, side)
+
+
+@lru_cache
+def _counted(name: str, side: int) -> float:
+    """The same for any model, by building it without memory; 0 where that is impossible."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from smallvit.models.build import make_model
+
+    try:
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model = make_model(name, num_classes=10, image_size=(side, side), in_channels=3)
+            model.eval()(torch.zeros(1, 3, side, side))
+    except (ValueError, RuntimeError, NotImplementedError, ImportError):
+        return 0.0  # a name that does not exist is refused elsewhere, with a better sentence
+    return float(counter.get_total_flops()) / 1e6
+
+
+def measure_speed(device: str, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Millions of operations of forward passes per second of training.
+
+    A table on a GPU; elsewhere trial steps of a small HCT on made-up images, not compiled.
+    """
+    if device in RECORDED:
+        return RECORDED[device]
+    import torch
+    import torch.nn.functional as F
+
+    from smallvit.devices import prefers_bf16
+    from smallvit.models.build import make_model
+
+    name, side, batch = "hct_s_p8", 32, 64
+    before = torch.random.get_rng_state()  # a trial changes nothing
+    model = make_model(name, num_classes=10, image_size=(side, side), in_channels=3)
+    model = model.to(device).to(memory_format=torch.channels_last).train()
+    images, labels = torch.rand(batch, 3, side, side), torch.arange(batch) % 10
+    images, labels = images.to(device, memory_format=torch.channels_last), labels.to(device)
+    wanted = prefers_bf16(torch.device(device))
+    steps, started = -1, clock()
+    while steps < 1 or clock() - started < _TRIAL:
+        with torch.autocast(device, torch.bfloat16, enabled=wanted):
+            logits = model(images)
+        loss = F.cross_entropy(logits.float(), labels)
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        loss.item()
+        steps += 1
+        if not steps:
+            started = clock()  # a first step is slower than the others
+    torch.random.set_rng_state(before)
+    return _STEP * steps * batch * cost(name, side) / max(clock() - started, 1e-9)

@@ -1,0 +1,52 @@
+"""What to try next, from the curves of a run, and never more certain than they are."""
+
+import math
+
+from smallvit.runs import Run
+
+_FEW = 100  # validation images below which curves say little
+_PER_CLASS = 20  # training images per class that are few
+
+
+def advise(run: Run) -> str:
+    """One or two sentences on how the training went, and what may help.
+
+    The standard error of a validation accuracy decides what is a difference: two of them.
+    """
+    log = run.log()
+    val = [(line["step"], line["accuracy"]) for line in log if _is(line, "val")]
+    train = [line["accuracy"] for line in log if _is(line, "train")]
+    counts, classes = run.info["data"]["counts"], len(run.info["data"]["classes"])
+    few = counts.get("train", 0) < _PER_CLASS * classes
+    hint = (
+        f" There are fewer than {_PER_CLASS} training images per class: more images may help most."
+        if few
+        else ""
+    )
+    images = counts.get("val", 0)
+    if len(val) < 4 or images < _FEW:
+        return f"Too little was validated to tell whether more training would help.{hint}"
+    last = val[-1][1]
+    error = 2 * math.sqrt(max(last * (1 - last), 1 / images) / images)
+    steps = val[-1][0]
+    before = [accuracy for step, accuracy in val if step <= 0.75 * steps]
+    if before and last - max(before) > error:
+        return (
+            f"It was still learning: validation accuracy rose from {max(before):.1%} to {last:.1%} "
+            f"in the last quarter. More time may well bring more (--minutes or --epochs).{hint}"
+        )
+    mixed = run.config.augment.mixed  # then training accuracy is not one of whole images
+    if train and not mixed and train[-1] - last > max(0.15, error):
+        return (
+            f"It may be overfitting: {train[-1]:.1%} of the training images are right and "
+            f"{last:.1%} of the validation images. More images or stronger augmentation may help; "
+            f"more time alone will hardly.{hint}"
+        )
+    return (
+        "The last quarter brought no difference that these validation images can show, which is "
+        f"±{error:.1%}: more time alone will hardly help.{hint}"
+    )
+
+
+def _is(line: dict[str, object], kind: str) -> bool:
+    return line["kind"] == kind and "accuracy" in line

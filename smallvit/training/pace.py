@@ -1,0 +1,89 @@
+"""A promise about time: how many steps fit, thought over again every few seconds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_SLOWER = 3.0  # times that the end may take as long as expected, and still be in time
+_LATE = 0.035  # of the time, by which it may then be late; 0.05 is promised
+_MARGIN = 0.015  # of the time, for what was not measured
+_SECONDS = 2.5  # between two plans, at most
+_SHARE = 0.08  # of the time left, if that is shorter
+_SAME = 0.02  # plans that differ by less are the same
+
+
+@dataclass
+class Pace:
+    """What is known of the speed, and what fits into the time that is left.
+
+    All seconds grow and shrink together when a machine gets slower or faster, so those of a
+    validation and of the end are kept in units of a step.
+
+    Attributes:
+        started: When the time began, on the clock.
+        seconds: All the time there is.
+        step_seconds: Of one step, as last measured.
+        validation: Of one validation, in steps.
+        end: Of everything after the last step, in steps.
+        every: Steps between validations.
+        clock: Seconds; only their differences count.
+        fastest: The least seconds of a step so far.
+    """
+
+    started: float
+    seconds: float
+    step_seconds: float
+    validation: float
+    end: float
+    every: int
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.step_seconds = max(self.step_seconds, 1e-9)
+        self.fastest = self.step_seconds
+        self._step, self._since, self._validated = 0, self.clock(), 0.0
+
+    @property
+    def reserve(self) -> float:
+        """Seconds that are kept for the end: more than it needs, in case it becomes slower."""
+        slowed = _SLOWER * self.end * self.fastest - _LATE * self.seconds
+        return max(self.end * self.step_seconds, slowed)
+
+    def begin(self, step: int) -> None:
+        """The clock of the steps starts here."""
+        self._step, self._since, self._validated = step, self.clock(), 0.0
+
+    def validated(self, seconds: float) -> None:
+        """A validation took that long."""
+        self._validated += seconds
+        self.validation = seconds / self.step_seconds
+
+    def affordable(self, step: int = 0) -> int:
+        """Steps after this one that fit into the time that is left; below 1 if none does."""
+        until = self.started + (1 - _MARGIN) * self.seconds - self.reserve
+        left = (until - self.clock()) / self.step_seconds  # in steps
+        about = left / (1 + self.validation / self.every)
+        between = int(step + max(about, 0)) // self.every - step // self.every  # validations
+        return int(left - between * self.validation)
+
+    @property
+    def over(self) -> bool:
+        """Whether the last step has to be the last."""
+        return self.clock() >= self.started + self.seconds - self.end * self.step_seconds
+
+    def due(self, step: int) -> bool:
+        """Whether it is time to think again."""
+        left = self.started + self.seconds - self.reserve - self.clock()
+        passed = self.clock() - self._since - self._validated
+        return step > self._step and passed >= max(0.0, min(_SECONDS, _SHARE * left))
+
+    def plan(self, step: int, steps: int) -> int:
+        """How many steps in all, from what the steps since the last plan took."""
+        taken = (self.clock() - self._since - self._validated) / max(step - self._step, 1)
+        if taken > 0:
+            # The seconds of a step alone change here: validation and end are counted in steps.
+            self.step_seconds = taken
+            self.fastest = min(self.fastest, taken)
+        self.begin(step)
+        left = steps - step
+        new = max(self.affordable(step), 1)
+        return steps if abs(new - left) <= max(_SAME * left, 1) else step + new

@@ -1,0 +1,68 @@
+"""What trained weights expect of their images: size and normalisation."""
+
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+from smallvit.config_io import leaf
+from smallvit.models.names import Name, find_variant, parse_name
+from smallvit.runs.folder import INFO, Run
+from smallvit.sizes import Size, as_size
+
+
+class Inputs(NamedTuple):
+    """The images that weights were trained on.
+
+    Attributes:
+        image_size: Their height and width.
+        mean: What was subtracted from each channel, on a scale of 0 to 1; empty if that is unknown.
+        std: What each channel was divided by; empty if that is unknown.
+    """
+
+    image_size: Size
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+
+def inputs_of(source: str | PathLike[str], name: str | None = None) -> Inputs | None:
+    """What the weights say of themselves, without reading or fetching them.
+
+    A run folder has its size and normalisation, a name of timm what timm lists for its weights, an
+    authors' checkpoint the size of its paper.
+
+    Args:
+        source: What `start_from` takes.
+        name: The model that a checkpoint file holds.
+
+    Returns:
+        None where nothing is known; whether the weights exist is for `start_from` to say.
+    """
+    path, goal = Path(source), parse_name(name or "")
+    folder = path if path.is_dir() else path.parent
+    if not str(source).startswith("timm/") and (path.exists() and (folder / INFO).is_file()):
+        info = Run.open(folder).info
+        size = leaf(info, "data.image_size")
+        mean, std = (tuple(info.get(key, ())) for key in ("mean", "std"))
+        return Inputs(as_size(tuple(size)), mean, std) if size else None
+    if path.is_file():
+        if goal.ours:
+            return Inputs(as_size(find_variant(goal.base).image_size))
+        return _of_timm(goal)
+    return _of_timm(parse_name(str(source)))
+
+
+def _of_timm(name: Name) -> Inputs | None:
+    """What timm lists for a model, with or without a tag of its weights."""
+    plain = name.base.removeprefix("timm/")
+    if not plain or name.ours:
+        return None
+    from timm.models import get_pretrained_cfg
+
+    try:
+        listed = get_pretrained_cfg(plain)
+    except RuntimeError:  # no such tag
+        return None
+    if listed is None:
+        return None
+    _, height, width = listed.input_size
+    return Inputs((height, width), tuple(listed.mean), tuple(listed.std))

@@ -1,0 +1,224 @@
+"""Which model is best, said only where it can be told."""
+
+import json
+import logging
+import shlex
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from smallvit.cli import app
+from smallvit.evaluation.paired import holm
+from smallvit.evaluation.seeds import mean_accuracy, versus
+from smallvit.experiments import ablate_set, begin, compare_set, conclude
+from smallvit.experiments.ablate import PARTS
+from smallvit.experiments.rows import count_flops
+from smallvit.experiments.specs import changes_for, listed
+from smallvit.recipes import plan
+from smallvit.runs import Run
+from tests.experiments.conftest import TINY_WORDS, finished_set
+from tests.reporting.conftest import Page
+from tests.reporting.test_report import check_alone, check_readable
+from tests.training.makers import make_images
+
+
+def smallvit(line: str, *words: str):
+    logging.getLogger("smallvit").setLevel(logging.INFO)
+    return CliRunner().invoke(app, [*shlex.split(line), *words], env={"COLUMNS": "200"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "changes"),
+    [
+        ("auto", {"model": {"name": "auto"}}),
+        ("vit_9_p4+spt+lsa", {"model": {"name": "vit_9_p4+spt+lsa"}}),
+        ("resnet18+drloc", {"model": {"name": "resnet18"}, "loss": {"drloc": "auto"}}),
+        ("timm/vit_tiny_patch16_224", {"model": {"name": "timm/vit_tiny_patch16_224"}}),
+        ("pretrained:runs/a+b", {"model": {"pretrained": "runs/a+b"}}),
+        (
+            "cct_7_3x1+pretrained:cct.pth+drloc",
+            {"model": {"name": "cct_7_3x1", "pretrained": "cct.pth"}, "loss": {"drloc": "auto"}},
+        ),
+    ],
+)
+def test_names(spec, changes):
+    assert changes_for(spec) == changes
+
+
+def test_names_that_are_refused_before_anything_is_trained(settings):
+    with pytest.raises(ValueError, match="did you mean 'cct_2_3x2'"):
+        compare_set(settings(), ["vit_lite_2_p4,cct_2_3x9"])
+    with pytest.raises(ValueError, match="no file or run folder"):
+        changes_for("pretrained:./nowhere")
+    with pytest.raises(ValueError, match="listed twice"):
+        listed(["auto", "auto"])
+    with pytest.raises(ValueError, match="--models"):
+        listed([])
+    with pytest.raises(ValueError, match="seeds is 0"):
+        compare_set(settings(), ["auto"], seeds=0)
+
+
+def test_the_budget_is_the_same_for_all(settings, source):
+    runs = compare_set(settings(), ["vit_lite_2_p4,cct_2_3x1+drloc"], seeds=2)
+    assert {member.changes["schedule"]["steps"] for member in runs.members} == {4}
+    plain = {"data": {"source": str(source)}, "loop": {"device": "cpu"}}
+    chosen = compare_set(plain, ["auto", "cct_2_3x1"], seeds=1)
+    epochs = {member.changes["schedule"]["epochs"] for member in chosen.members}
+    assert len(epochs) == 1
+    assert chosen.facts["budget"] == f"{epochs.pop():g} epochs"
+    timed = compare_set({**plain, "schedule": {"minutes": 5}}, ["auto"], seeds=1)
+    assert timed.facts["budget"] == "5 minutes"
+
+
+def test_the_splits_are_the_same_for_all(tmp_path, run):
+    source = tmp_path / "noise.npz"
+    images, labels = make_images(120)
+    np.savez(source, images=images, labels=labels)
+    settings = {"data": {"source": str(source)}, "recipe": "compact", "loop": {"device": "cpu"}}
+    runs = compare_set(settings, ["cct_2_3x1", f"pretrained:{run.folder}"], seeds=1)
+    plans = [plan(changes=member.changes) for member in runs.members]
+    assert [dict(each.dataset.held_out) for each in plans] == [{"test": 0.2}] * 2
+    assert len({each.dataset.fingerprint for each in plans}) == 1
+    assert len({each.config.schedule.epochs for each in plans}) == 1
+
+
+def trained(seed: int, accuracy: float, seeds: int = 3, images: int = 900) -> np.ndarray:
+    """Trainings of that accuracy that mostly agree on which images are hard."""
+    random = np.random.default_rng(seed)
+    hard = np.random.default_rng(99).random(images)
+    own = random.random((seeds, images))
+    return 0.8 * hard + 0.2 * own < np.quantile(0.8 * hard + 0.2 * own[0], accuracy)
+
+
+def test_a_verdict_where_there_is_one(run, tmp_path):
+    rows = {"plain": trained(0, 0.7), "good": trained(1, 0.8), "alike": trained(2, 0.705)}
+    finished_set(tmp_path / "set", run, "compare", rows, budget="4 steps")
+    sheet = conclude(tmp_path / "set")
+    plain, good, alike = json.loads((tmp_path / "set/summary.json").read_text())["rows"]
+    assert (plain["verdict"], good["verdict"], alike["verdict"]) == (None, "better", "cannot tell")
+    expected = [versus(rows["plain"], rows[name]) for name in ("good", "alike")]
+    corrected = holm([each.p for each in expected])
+    for found, one, p in zip((good, alike), expected, corrected, strict=True):
+        assert found["difference"] == pytest.approx(vars(one.difference))
+        assert found["p"] == pytest.approx(p)
+    assert good["accuracy"] == pytest.approx(vars(mean_accuracy(rows["good"])))
+    assert good["accuracies"] == pytest.approx(rows["good"].mean(1).tolist())
+    assert good["deviation"] == pytest.approx(rows["good"].mean(1).std(ddof=1))
+    assert good["parameters"] == run.info["parameters"]
+    assert good["images_seen"] == 64
+    assert "good is better than plain here" in sheet.lead[0]
+    assert any("alike against plain: cannot tell" in sentence for sentence in sheet.lead)
+    page = Page((tmp_path / "set/page.html").read_text())
+    check_alone(page)
+    check_readable(page)
+    cells = [cells for _, cells, _ in page.rows if "good" in cells[:2]]
+    assert f"{100 * good['accuracy']['value']:.1f} %" in " ".join(cells[0]).replace("\u00a0", " ")
+
+
+def test_one_seed_tells_nothing_about_models(run, tmp_path):
+    rows = {"plain": trained(0, 0.6, seeds=1), "good": trained(1, 0.9, seeds=1)}
+    finished_set(tmp_path / "set", run, "compare", rows)
+    sheet = conclude(tmp_path / "set")
+    good = json.loads((tmp_path / "set/summary.json").read_text())["rows"][1]
+    assert good["verdict"] == "cannot tell"
+    assert good["p"] < 0.001
+    assert good["deviation"] is None
+    assert "--seeds 3" in " ".join(sheet.lead)
+
+
+def test_all_worse_and_nothing_tested(run, tmp_path):
+    rows = {"best": trained(0, 0.9), "bad": trained(1, 0.6), "poor": trained(2, 0.5)}
+    finished_set(tmp_path / "set", run, "compare", rows)
+    assert conclude(tmp_path / "set").lead[0] == "best is the best of these 3 here."
+    for path in (tmp_path / "set").glob("*/evaluation.json"):
+        path.unlink()
+    assert conclude(tmp_path / "set").lead == ("Cannot tell: nothing has been tested yet.",)
+
+
+def test_flops_are_those_of_the_layers(run):
+    """A linear layer of a by b on n tokens is 2·a·b·n; attention's two products come on top."""
+    dim, tokens, hidden = 32, 16 + 1, 32
+    per_block = 2 * tokens * dim * (3 * dim + dim + 2 * hidden) + 2 * 2 * tokens**2 * dim
+    patches = 2 * 16 * (3 * 16) * dim
+    head = 2 * dim * 3
+    assert run.info["model"]["options"] == {"dim": 32}
+    assert count_flops(run) == 2 * per_block + patches + head
+
+
+def test_the_command(source, tmp_path, caplog):
+    out = tmp_path / "set"
+    line = f"compare {source} --models vit_lite_2_p4,cct_2_3x1+drloc --seeds 2 --out {out}"
+    done = smallvit(line, *TINY_WORDS)
+    assert done.exit_code == 0, done.output
+    assert "4 of 4: cct_2_3x1+drloc, seed 1" in caplog.text
+    caplog.clear()
+    assert f"page {out / 'page.html'}" in done.output
+    rows = json.loads((out / "summary.json").read_text())["rows"]
+    assert [row["seeds"] for row in rows] == [[0, 1], [0, 1]]
+    assert [Run.open(path.parent).config.loss.drloc for path in sorted(out.glob("*/run.json"))] == [
+        *(0.1, 0.1, 0.0, 0.0),
+    ]
+    fingerprints = {
+        Run.open(path.parent).info["data"]["fingerprint"] for path in out.glob("*/run.json")
+    }
+    assert len(fingerprints) == 1
+    for row in rows:
+        assert f"{100 * row['accuracy']['value']:.1f} %" in done.output
+    again = smallvit(f"compare --out {out}")
+    assert again.exit_code == 0, again.output
+    assert " of 4:" not in caplog.text
+    assert "which data?" in smallvit("compare").output
+    other = smallvit(f"curve --out {out}")
+    assert other.exit_code == 2
+    assert "a set for `smallvit compare`" in other.output
+
+
+def test_a_command_with_failures_says_so(source, tmp_path):
+    line = f"compare {source} --models vit_lite_2_p4,swin_tiny_p4 --seeds 1 --out {tmp_path}/set"
+    done = smallvit(line, *TINY_WORDS)
+    assert done.exit_code == 1
+    assert "failed: swin_tiny_p4, seed 0" in done.output
+    assert (tmp_path / "set/page.html").is_file()
+
+
+def test_an_ablation_has_every_part_alone_and_together(settings, tmp_path):
+    runs, impossible = ablate_set(settings("model.name=vit_lite_2_p4+lsa"), seeds=1)
+    assert impossible == {}
+    assert runs.rows == tuple(PARTS)
+    models = {m.row: (m.changes["model"], m.changes["loss"]["drloc"]) for m in runs.members}
+    options = {"dim": 32, "num_heads": 2}
+    plain = ({"name": "vit_lite_2_p4", "options": options}, 0.0)
+    assert models["plain"] == plain
+    assert models["DRLoc"] == (plain[0], "auto")
+    assert models["mask"] == ({**plain[0], "options": {**options, "masked": True}}, 0.0)
+    both = {"name": "vit_lite_2_p4+spt+lsa", "options": options}
+    assert models["SPT, LSA and DRLoc"] == (both, "auto")
+    shifted = {"name": "vit_lite_2_p4+spt", "options": {**options, "shift": 0.25}}
+    assert models["SPT, shift of a quarter"] == (shifted, 0.0)
+    begin(tmp_path / "set", runs)
+
+
+def test_an_ablation_leaves_out_what_a_model_cannot_have(settings):
+    small = settings("model.name=pit_tiny_p2")
+    small["model"] = {"name": "pit_tiny_p2"}
+    runs, impossible = ablate_set(small, seeds=1)
+    assert list(impossible) == ["SPT, shift of a quarter"]
+    assert "less than one pixel" in impossible["SPT, shift of a quarter"]
+    assert runs.facts["impossible"] == impossible
+    with pytest.raises(ValueError, match="is a CNN"):
+        ablate_set({**small, "model": {"name": "resnet18"}})
+    with pytest.raises(ValueError, match="--pretrained"):
+        ablate_set({**small, "model": {"pretrained": "x"}})
+
+
+def test_the_ablation_command(source, tmp_path, run):
+    rows = {"plain": trained(0, 0.7), "SPT": trained(1, 0.8)}
+    finished_set(tmp_path / "set", run, "ablate", rows, model="vit_9_p4", impossible={"mask": "no"})
+    done = smallvit(f"ablate --out {tmp_path}/set")
+    assert done.exit_code == 0, done.output
+    assert "SPT is better than plain" in done.output
+    assert "mask was left out: no." in done.output
+    summary = json.loads((tmp_path / "set/summary.json").read_text())
+    assert (summary["kind"], summary["model"]) == ("ablate", "vit_9_p4")
+    assert "which data?" in smallvit("ablate").output

@@ -1,0 +1,110 @@
+"""Would more images help? Accuracy against their number, and a forecast with its uncertainty."""
+
+import json
+
+import numpy as np
+import pytest
+
+from smallvit.evaluation.power_law import fit_power_law
+from smallvit.experiments import begin, conclude, conduct, curve_set, read_outcomes
+from smallvit.experiments.curve import SHARES, row_name
+from tests.experiments.conftest import TINY_WORDS, finished_set
+from tests.experiments.test_compare import smallvit
+from tests.reporting.conftest import Page
+from tests.reporting.test_report import check_alone, check_readable
+
+
+def test_subsets_are_nested_and_every_seed_draws_its_own(settings, tmp_path):
+    runs = curve_set(settings(), ["vit_lite_2_p4"], shares=[0.25, 0.5, 1.0], seeds=2)
+    assert len(runs.members) == 6
+    begin(tmp_path / "set", runs)
+    assert conduct(tmp_path / "set")
+    data = {}
+    for outcome in read_outcomes(tmp_path / "set"):
+        config = outcome.run.config.data
+        assert config.limit_seed == outcome.member.seed
+        data[config.limit, config.limit_seed] = outcome.run.dataset()
+    for seed in (0, 1):
+        names = [set(data[share, seed].split("train").names) for share in (0.25, 0.5, 1.0)]
+        assert [len(each) for each in names] == [24, 48, 96]
+        assert names[0] < names[1] < names[2]
+    assert data[0.25, 0].fingerprint != data[0.25, 1].fingerprint
+    tests = {tuple(each.split("test").names) for each in data.values()}
+    assert len(tests) == 1
+    sheet = conclude(tmp_path / "set")
+    (found,) = json.loads((tmp_path / "set/summary.json").read_text())["models"]
+    assert [point["images"] for point in found["points"]] == [24, 48, 96]
+    assert found["doubling"]["low"] <= found["doubling"]["value"] <= found["doubling"]["high"]
+    assert "with twice the images (192 instead of 96) expect" in sheet.lead[0]
+
+
+def learned(errors: dict[float, float], seeds: int = 3, images: int = 900) -> dict:
+    """Rows whose errors are those given, on images that are hard for all."""
+    hard = np.random.default_rng(9).random(images)
+    rows = {}
+    for number, (share, error) in enumerate(errors.items()):
+        own = np.random.default_rng(number).random((seeds, images))
+        mixed = 0.8 * hard + 0.2 * own
+        rows[row_name("some", share)] = mixed < np.quantile(mixed, 1 - error)
+    return rows
+
+
+def curve_of(folder, run, errors, **how):
+    """A finished set whose runs say that they had so many of 1,600 images."""
+    rows = learned(errors, **how)
+    facts = {row_name("some", share): ["some", share] for share in errors}
+    finished_set(folder, run, "curve", rows, rows=facts, budget="4 steps")
+    for path in folder.glob("*/run.json"):
+        share = next(s for s in errors if path.parent.name.startswith(f"some-with-{100 * s:g}-"))
+        info = json.loads(path.read_text())
+        info["data"]["counts"]["train"] = round(1600 * share)
+        path.write_text(json.dumps(info))
+    return {round(1600 * share): rows[row_name("some", share)] for share in errors}
+
+
+def test_the_answer(run, tmp_path):
+    errors = {0.125: 0.40, 0.25: 0.30, 0.5: 0.23, 1.0: 0.18}
+    hits = curve_of(tmp_path / "set", run, errors)
+    sheet = conclude(tmp_path / "set")
+    (found,) = json.loads((tmp_path / "set/summary.json").read_text())["models"]
+    gain = fit_power_law(hits).gain()
+    assert found["doubling"] == pytest.approx(vars(gain))
+    assert 0.01 < gain.low < gain.high < 0.09
+    assert sheet.lead[0].startswith(
+        f"some: with twice the images (3,200 instead of 1,600) expect +{100 * gain.value:.1f} "
+        f"points (+{100 * gain.low:.1f} to +{100 * gain.high:.1f})"
+    )
+    assert "cannot tell" not in sheet.lead[0]
+    page = Page((tmp_path / "set/page.html").read_text())
+    check_alone(page)
+    check_readable(page)
+    assert any("some, forecast" in cells[:2] for _, cells, _ in page.rows)
+
+
+def test_where_it_cannot_be_told(run, tmp_path):
+    curve_of(tmp_path / "flat", run, {0.25: 0.2, 0.5: 0.2, 1.0: 0.2})
+    assert "cannot tell whether more images would help" in conclude(tmp_path / "flat").lead[0]
+    curve_of(tmp_path / "short", run, {0.5: 0.3, 1.0: 0.2})
+    assert "cannot tell what more images would bring" in conclude(tmp_path / "short").lead[0]
+    curve_of(tmp_path / "once", run, {0.25: 0.4, 0.5: 0.3, 1.0: 0.2}, seeds=1)
+    assert "leaves out what seeds change" in conclude(tmp_path / "once").lead[0]
+
+
+def test_shares(settings):
+    runs = curve_set(settings(), ["vit_lite_2_p4"], seeds=1)
+    shares = [member.changes["data"]["limit"] for member in runs.members]
+    assert shares == [share for share in SHARES if 96 * share >= 12]
+    with pytest.raises(ValueError, match="three numbers of images or more"):
+        curve_set(settings(), shares=[0.5, 1.0])
+    with pytest.raises(ValueError, match="up to 1"):
+        curve_set(settings(), shares=[0.5, 1.0, 2.0])
+
+
+def test_the_command(source, tmp_path):
+    line = (
+        f"curve {source} --models vit_lite_2_p4 --shares 0.2,0.5,1 --seeds 1 --out {tmp_path}/set"
+    )
+    done = smallvit(line, *TINY_WORDS)
+    assert done.exit_code == 0, done.output
+    assert "vit_lite_2_p4: with twice the images" in " ".join(done.output.split())
+    assert "expected numbers" in smallvit(f"curve {source} --shares a,b").output

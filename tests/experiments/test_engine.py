@@ -1,0 +1,168 @@
+"""A set of runs: resumable, never repeated, and the same however often it is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smallvit.experiments import begin, compare_set, conclude, conduct, read_outcomes
+from smallvit.experiments.engine import Member, RunSet, read_set, slug
+from smallvit.runs import Run
+from smallvit.training.step import Stepper
+from tests.experiments.conftest import TINY_WORDS
+from tests.training.makers import assert_same_run
+
+WORKER = Path(__file__).parents[1] / "training" / "worker.py"
+ROOT = Path(__file__).parents[2]
+MODELS = "vit_lite_2_p4,compact_vit_2_p4,cct_2_3x1,cct_2_3x2"
+
+
+def command(*words, kill_at=""):
+    """`smallvit` as a process of its own, which may kill itself."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    if kill_at:
+        environment["KILL_AT"] = kill_at
+    return subprocess.run(
+        [sys.executable, str(WORKER), "smallvit", *map(str, words)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def test_twenty_runs_killed_three_times_end_as_those_that_were_not(source, settings, tmp_path):
+    whole = tmp_path / "whole"
+    begin(whole, compare_set(settings("loop.checkpoint_seconds=0"), [MODELS], seeds=5))
+    assert conduct(whole)
+    out = tmp_path / "killed"
+    line = ["compare", source, "--models", MODELS, "--seeds", 5, "--out", out, *TINY_WORDS]
+    line += ["--set", "loop.checkpoint_seconds=0"]
+    # In the middle of a run, while files are moved to their places, and late in a run.
+    for kill_at in ("step:27", "replace:40", "step:23"):
+        done = command(*line, kill_at=kill_at)
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    states = [outcome.state for outcome in read_outcomes(out)]
+    assert states[0] == "finished"
+    assert states[-1] == "waiting"
+    kept = [path.stat().st_mtime_ns for path in sorted(out.glob("vit*/run.json"))]
+    done = command("compare", "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.stat().st_mtime_ns for path in sorted(out.glob("vit*/run.json"))] == kept
+    assert len(read_outcomes(out)) == 20
+    for ours, theirs in zip(read_outcomes(out), read_outcomes(whole), strict=True):
+        assert ours.state == "finished"
+        assert_same_run(ours.run, theirs.run)
+    conclude(whole)
+    rows = [json.loads((folder / "summary.json").read_text())["rows"] for folder in (whole, out)]
+    for one, other in zip(*rows, strict=True):
+        assert one["accuracies"] == other["accuracies"]
+        assert len(one["accuracies"]) == 5
+        assert (one["accuracy"], one["p"]) == (other["accuracy"], other["p"])
+
+
+def made(settings, *more, models="vit_lite_2_p4", seeds=1):
+    return compare_set(settings(*more), [models], seeds=seeds)
+
+
+def test_what_fails_is_reported_beside_the_rest_and_tried_again(settings, tmp_path):
+    runs = made(settings, models="vit_lite_2_p4,vit_9_p4,cct_2_3x1")
+    bad = {**runs.members[1].changes, "model": {"name": "vit_9_p4", "options": {"dim": 33}}}
+    members = (runs.members[0], Member(row="vit_9_p4", seed=0, changes=bad), runs.members[2])
+    begin(tmp_path / "set", RunSet(kind="compare", members=members))
+    ended = []
+    assert conduct(tmp_path / "set", ended=ended.append)
+    assert [each.state for each in ended] == ["finished", "failed", "finished"]
+    assert "33" in ended[1].error
+    sheet = conclude(tmp_path / "set")
+    assert list(sheet.failures) == ["vit_9_p4, seed 0"]
+    summary = json.loads((tmp_path / "set/summary.json").read_text())
+    assert [bool(row["errors"]) for row in summary["rows"]] == [False, True, False]
+    again = []
+    assert conduct(tmp_path / "set", started=again.append)
+    assert [member.row for member in again] == ["vit_9_p4"]
+
+
+def test_a_requested_stop_keeps_what_was_trained(settings, tmp_path, monkeypatch):
+    folder = tmp_path / "set"
+    begin(folder, made(settings, seeds=2))
+    real = Stepper.__call__
+
+    def call(stepper, batch, step, **named):
+        real(stepper, batch, step, **named)
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Stepper, "__call__", call)
+    assert not conduct(folder)
+    assert [each.state for each in read_outcomes(folder)] == ["unfinished", "waiting"]
+    assert "Cannot tell" in conclude(folder).lead[0]
+    monkeypatch.setattr(Stepper, "__call__", real)
+    assert conduct(folder)
+    assert [each.state for each in read_outcomes(folder)] == ["finished"] * 2
+
+
+def test_a_set_goes_on_with_more_seeds_but_not_with_other_settings(settings, tmp_path):
+    folder = tmp_path / "set"
+    begin(folder, made(settings))
+    more = begin(folder, made(settings, models="vit_lite_2_p4,cct_2_3x1", seeds=2))
+    names = ["vit_lite_2_p4, seed 0", "vit_lite_2_p4, seed 1", "cct_2_3x1, seed 0"]
+    assert [member.name for member in more.members] == [*names, "cct_2_3x1, seed 1"]
+    assert read_set(folder) == begin(folder, None) == more
+    with pytest.raises(ValueError, match=r"optim\.lr was 0\.002 and is 0\.1"):
+        begin(folder, made(settings, "optim.lr=0.1"))
+    with pytest.raises(ValueError, match="a set for `smallvit compare`"):
+        begin(folder, RunSet(kind="curve", members=()))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(ValueError, match="nothing in it is overwritten"):
+        begin(tmp_path / "taken", made(settings))
+    with pytest.raises(ValueError, match="no set of runs"):
+        begin(tmp_path / "nothing", None)
+    plain = json.loads((folder / "set.json").read_text())
+    (folder / "set.json").write_text(json.dumps({**plain, "format": 2}))
+    with pytest.raises(ValueError, match="newer version"):
+        read_set(folder)
+
+
+def test_one_process_at_a_time(settings, tmp_path):
+    folder = tmp_path / "set"
+    begin(folder, made(settings))
+    seen = []
+
+    def second(member):
+        with pytest.raises(ValueError, match="another process"):
+            conduct(folder)
+        seen.append(member)
+
+    assert conduct(folder, started=second)
+    assert len(seen) == 1
+
+
+def test_names_and_seeds(settings, monkeypatch, tmp_path):
+    runs = made(settings, "seed=7", "data.seed=3", seeds=2)
+    assert [(member.seed, member.changes["seed"]) for member in runs.members] == [(7, 7), (8, 8)]
+    assert {member.changes["data"]["seed"] for member in runs.members} == {3}
+    assert slug("timm/resnet18.a1_in1k") == "timm-resnet18.a1_in1k"
+    assert slug("cct_2_3x2+spt+lsa") == "cct_2_3x2+spt+lsa"
+    twice = [Member(row=row, seed=0, changes={}) for row in ("a/b", "a b")]
+    with pytest.raises(ValueError, match="trained twice"):
+        RunSet(kind="compare", members=tuple(twice))
+    begin(tmp_path / "set", runs)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="torchrun"):
+        conduct(tmp_path / "set")
+
+
+def test_every_member_is_an_ordinary_run(settings, tmp_path):
+    begin(tmp_path / "set", made(settings))
+    conduct(tmp_path / "set")
+    run = Run.open(tmp_path / "set" / "vit_lite_2_p4-seed-0")
+    assert run.finished
+    assert run.config.schedule.steps == 4
+    assert run.evaluation().count == 60
+    assert "vit_lite_2_p4, seed 0" in run.info["command"]

@@ -1,0 +1,121 @@
+"""The promise about time, on a machine that becomes slower or faster at any moment."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smallvit.runs.checkpoint import Progress
+from smallvit.runs.config import ScheduleConfig
+from smallvit.training.optim import learning_rate, position
+from smallvit.training.pace import Pace
+
+
+class Machine:
+    """A clock that advances by work, which takes `factor` times as long after a moment."""
+
+    def __init__(self, moment, factor):
+        self.now, self.moment, self.factor = 0.0, moment, factor
+
+    def __call__(self):
+        return self.now
+
+    def work(self, seconds):
+        before = max(min(seconds, self.moment - self.now), 0.0)
+        self.now += before + (seconds - before) * self.factor
+
+
+def simulated(machine, seconds, *, step, validation, end, every):
+    """The loop of a training, without the training; what it measured was true at the beginning."""
+    machine.work(4.0)  # to read and build
+    pace = Pace(
+        started=0.0,
+        seconds=seconds,
+        step_seconds=step,
+        validation=validation / step,
+        end=end / step,
+        every=every,
+        clock=machine,
+    )
+    progress = Progress(steps=pace.affordable())
+    pace.begin(0)
+    while not progress.ended:
+        machine.work(step)
+        progress.step += 1
+        last = progress.step == progress.steps
+        if last or progress.step % every == 0:
+            before = machine()
+            machine.work(validation)
+            pace.validated(machine() - before)
+        if last:
+            progress.ended = "finished"
+        elif pace.due(progress.step):
+            steps = pace.plan(progress.step, progress.steps)
+            if steps != progress.steps:
+                progress.replan(steps)
+        if pace.over and not progress.ended:
+            progress.replan(progress.step)
+            progress.ended = "time"
+    machine.work(end)
+    return progress
+
+
+@pytest.mark.parametrize("seconds", [60.0, 300.0])
+@pytest.mark.parametrize("factor", [1.0, 3.0, 1 / 3])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99])
+@pytest.mark.parametrize(("step", "end"), [(0.05, 1.0), (0.1, 5.0), (0.5, 3.0)])
+def test_minutes_are_kept_whatever_the_machine_does(seconds, factor, share, step, end):
+    machine = Machine(share * seconds, factor)
+    every = max(1, int(0.05 * seconds / step))
+    progress = simulated(machine, seconds, step=step, validation=end / 10, end=end, every=every)
+    assert machine.now <= 1.05 * seconds
+    if factor > 1 and share < 0.9:
+        assert machine.now >= 0.8 * seconds
+    config = ScheduleConfig(warmup=0.1)
+    last = learning_rate(*position(progress.step - 1, progress.plans), 1.0, config)
+    assert last < 0.05  # it is annealed
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.floats(0, 1),
+    st.floats(1 / 3, 3),
+    st.floats(30, 300),
+    st.floats(0.05, 0.5),
+    st.floats(0.5, 6),
+)
+def test_minutes_are_kept_at_any_moment(share, factor, seconds, step, end):
+    machine = Machine(share * seconds, factor)
+    simulated(machine, seconds, step=step, validation=end / 10, end=end, every=200)
+    assert machine.now <= 1.05 * seconds
+
+
+def test_a_steady_machine_keeps_its_plan():
+    machine = Machine(0, 1.0)
+    progress = simulated(machine, 300.0, step=0.1, validation=0.5, end=2.0, every=100)
+    assert len(progress.plans) <= 3
+    assert 0.9 * 300 < machine.now <= 300
+
+
+def test_the_schedule_of_one_plan_is_its_steps():
+    assert [position(step, [(0, 7)]) for step in range(8)] == [(step, 7) for step in range(8)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 200)), max_size=6))
+def test_plans_bend_the_schedule_without_jumps(changes):
+    """It rises at every step, and ends with the last plan."""
+    plans, start = [(0, 100)], 0
+    for after, left in changes:
+        if start + after >= plans[-1][1]:
+            break
+        start += after
+        plans.append((start, start + left))
+    steps = plans[-1][1]
+    curve = [position(step, plans)[0] for step in range(steps + 1)]
+    assert all(a < b for a, b in pairwise(curve))
+    assert curve[0] == 0
+    assert curve[-1] == pytest.approx(100)
+    for start, _ in plans[1:]:  # a later plan does not change what was before it
+        earlier = [plan for plan in plans if plan[0] < start]
+        assert curve[start] == pytest.approx(position(start, earlier)[0])
