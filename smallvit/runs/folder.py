@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from smallvit.arguments import checked
 from smallvit.config_io import differences
 from smallvit.data import Dataset
 from smallvit.evaluation import Evaluation
@@ -64,6 +65,7 @@ class Run:
     info: dict[str, Any]
 
     @classmethod
+    @checked
     def open(cls, folder: "str | os.PathLike[str] | Run") -> "Run":
         """Reads a run folder.
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import smallvit
+from smallvit.arguments import checked
 from smallvit.data import Audit, Dataset, audit
 from smallvit.files import hash_bytes
 from smallvit.models.build import describe, make_model
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 _ABOUT_LABELS = ("one-class", "empty-class", "one-image", "conflicts", "case")
 
 
+@checked
 def train(
     config: RunConfig,
     *,
@@ -106,6 +108,7 @@ def train(
         leave_world(world)
 
 
+@checked
 def resume(
     folder: str | os.PathLike[str],
     *,
