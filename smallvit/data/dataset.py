@@ -176,6 +176,13 @@ class Dataset:
                 key.update(samples.labels.astype("<i8").tobytes())
         return key.hexdigest()
 
+    @property
+    def contents(self) -> str:
+        """A hash of all images, whatever their names, their order and their splits."""
+        digests = (samples.survey.digests for samples in self.splits.values())
+        rows = sorted(row.tobytes() for part in digests for row in part)
+        return hashlib.blake2b(b"".join(rows), digest_size=DIGEST).hexdigest()
+
     def record(self) -> dict[str, Any]:
         """What a run records of its data, as plain values."""
         return {
@@ -189,6 +196,7 @@ class Dataset:
             "fit": self.fit,
             "fill": FILL,
             "fingerprint": self.fingerprint,
+            "contents": self.contents,
             "dropped": [shown(name) for name in self.dropped],
         }
 

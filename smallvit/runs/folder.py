@@ -42,6 +42,9 @@ WEIGHTS, LAST, EVALUATION, CHECKPOINTS = (
     "checkpoints",
 )
 
+_NEW = ".new-run-"
+"""How the folders of runs that are being made are called; a process that is killed leaves one."""
+
 #: Where data lies may change; that it is the same data is checked by its fingerprint.
 _MOVABLE = ("data.source", "data.root", "data.download")
 
@@ -114,7 +117,7 @@ class Run:
         target = folder.resolve()  # the folder itself may be a link
         # Written elsewhere and moved: a process that dies here leaves no half of a run.
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".new-run-", dir=target.parent) as beside:
+        with TemporaryDirectory(prefix=_NEW, dir=target.parent) as beside:
             new = Path(beside) / "run"
             new.mkdir()
             write_bytes(new / CONFIG, text)
@@ -293,7 +296,9 @@ class Run:
                 for name in ("classes", "counts")
                 if old.get(name) != new[name]
             ]
-            what = "; ".join(changes) or "some images are not the same"
+            renamed = old.get("contents") == new["contents"]
+            which = "the names of some images" if renamed else "some images"
+            what = "; ".join(changes) or f"{which} are not the same"
             raise ValueError(f"{new['source']} has changed since the run began: {what}")
 
     def evaluation(self) -> Evaluation | None:
@@ -353,8 +358,10 @@ class Run:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Refuses a folder that exists and is not empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Refuses a folder that exists and is not empty; what a killed process left does not count."""
+    if folder.is_dir() and all(path.name.startswith(_NEW) for path in folder.iterdir()):
+        return
+    if folder.exists():
         raise taken(folder)
 
 
