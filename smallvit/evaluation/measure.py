@@ -138,8 +138,6 @@ def measure(
         ValueError: Lengths differ, labels are out of range, or logits are not finite.
     """
     check_logits(logits)
-    if names and len(names) != len(labels):
-        raise ValueError(f"there are {len(names):,} names and {len(labels):,} labels")
     if logits.shape[1] != len(classes):
         raise ValueError(f"there are {logits.shape[1]} logits per image and {len(classes)} classes")
     probabilities = softmax(logits, temperature)

@@ -13,7 +13,7 @@ from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import EVALUATION, Run, new_folder
 from smallvit.training.distributed import join_world
 from smallvit.training.loop import resume_command
-from smallvit.training.train import check_writable, resume, train
+from smallvit.training.train import check_writable, resume, tidy, train
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,8 @@ def _train_missing(
             run = train(replace(config, data=data), out=target, command=command, shown=shown)
         elif not (run := Run.open(target)).finished:
             run = resume(target, download=download, shown=shown)
+        else:
+            tidy(run)
         if not run.finished:
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}

@@ -19,7 +19,7 @@ from smallvit.arguments import checked
 from smallvit.data import Audit, Dataset, audit
 from smallvit.files import hash_bytes
 from smallvit.models.build import describe, make_model
-from smallvit.runs.checkpoint import Progress, load_checkpoint
+from smallvit.runs.checkpoint import Progress, load_checkpoint, remove_checkpoints
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
@@ -133,6 +133,7 @@ def resume(
     """
     run = Run.open(folder)
     if run.finished:
+        tidy(run)
         raise ValueError(f"{run.folder} is finished; there is nothing to resume")
     if config is not None:
         run.config.refuse_changes(config.to_dict())
@@ -168,6 +169,13 @@ def resume(
     finally:
         lock.close()
         leave_world(world)
+
+
+def tidy(run: Run) -> None:
+    """Removes checkpoints that a process left which was killed after its run was finished."""
+    if run.finished and (run.folder / CHECKPOINTS).exists():
+        with run.locked():
+            remove_checkpoints(run.folder / CHECKPOINTS)
 
 
 def _create(

@@ -63,14 +63,25 @@ class Kind(NamedTuple):
             return (out / FOLDS).exists()
         return (out / "run.json").exists() and Run.open(out).finished
 
+    def finish(self, out: Path, log: Path) -> None:
+        """Comes to the end, and removes what a process left that was killed right after it."""
+        if self.finished(out):
+            codes, _ = end(begin(self, out, log, {}))
+            said = log.read_text()
+            assert set(codes) == {0 if self.folds else 1}, (codes, said)
+            assert self.folds or "is finished" in said, said
+        else:
+            finish(self, out, log)
+
     def compare(self, out: Path, whole: Path) -> None:
         """Refuses a run that is not the whole one to the last bit."""
         for name in [f"fold-{fold}" for fold in range(self.folds)] or ["."]:
             assert_same_run(out / name, whole / name)
-            assert not (out / name / "checkpoints").exists()
+            left = sorted((out / name).glob("checkpoints/*"))
+            assert not left, f"left behind: {left}"
         if self.folds:
             text = (out / FOLDS).read_text().replace(str(out), str(whole))
-            assert text == (whole / FOLDS).read_text()
+            assert text == (whole / FOLDS).read_text(), "another summary"
 
 
 def make_kinds(folder: Path) -> dict[str, Kind]:
@@ -205,8 +216,7 @@ def soak_kills(count: int, folder: Path, seed: int = 0) -> Result:
             )
         runs += 1
         try:
-            if not kind.finished(out):
-                finish(kind, out, log)
+            kind.finish(out, log)
             kind.compare(out, folder / name)
         except (AssertionError, ValueError, OSError) as error:
             result.broken.append(f"{name}: {error!r:.600}: {log.read_text()[-1500:]}")

@@ -110,3 +110,18 @@ def test_a_folder_with_hidden_files_of_others_is_taken(tmp_path: Path):
     (tmp_path / ".mine").touch()
     with pytest.raises(ValueError, match="nothing in it is overwritten"):
         refuse_taken(tmp_path)
+
+
+def test_killed_between_the_end_and_its_tidying(source, tmp_path):
+    """The run is finished; its checkpoints go when somebody asks to go on."""
+    config = tiny(source, *OFTEN, "data.folds=2", steps=2)
+    train_folds(config, out=tmp_path / "folds", shown=False)
+    left = [tmp_path / "folds" / "fold-0" / "checkpoints", tmp_path / "folds/fold-1/checkpoints"]
+    for folder in left:
+        folder.mkdir()
+        (folder / "000000002.json").touch()
+    with pytest.raises(ValueError, match="is finished"):
+        resume(left[0].parent, shown=False)
+    assert not left[0].exists()
+    resume_folds(tmp_path / "folds", shown=False)
+    assert not left[1].exists()
