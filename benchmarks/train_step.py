@@ -4,7 +4,8 @@
                                     [--rows fused,plain,…] [--profile] [--json out.json]
 
 A step is that of `smallvit train` with the family's recipe: gather, augment, mix, forward,
-backward, AdamW. The images are noise of 32×32 pixels, 100 classes. Rows:
+backward, AdamW (Muon for HCT). The images are noise of 32×32 pixels, or of those after an @ in the
+name, 100 classes. Rows:
 
 - fused: as it runs by default;
 - regional: `loop.regional=true`, blocks that are alike compiled once;
@@ -35,7 +36,7 @@ import torch
 from benchmarks.gpu import run_all
 from smallvit.augment import PRESETS, AugmentConfig
 from smallvit.data import load_data
-from smallvit.runs.config import DataConfig, LoopConfig, ModelConfig, RunConfig
+from smallvit.runs.config import DataConfig, LoopConfig, ModelConfig, OptimConfig, RunConfig
 from smallvit.training.budget import make_loader
 from smallvit.training.distributed import World
 from smallvit.training.objective import make_objective
@@ -74,10 +75,13 @@ KINDS = {
 
 def config_of(source, name, batch, row):
     """The run's config of one row."""
+    name, _, side = name.partition("@")
+    muon = name.startswith("hct_")
     full = RunConfig(
-        data=DataConfig(source=source, val=0),
+        data=DataConfig(source=source, val=0, image_size=int(side or 32)),
         model=ModelConfig(name=name),
         augment=PRESETS[MODELS.get(name, "spt_cifar")],
+        optim=OptimConfig(optimizer="muon", ema=0.999) if muon else OptimConfig(),
         loop=LoopConfig(batch_size=batch, **ROWS[row]),
     )
     return replace(full, augment=AugmentConfig()) if row == "unaugmented" else full
@@ -86,7 +90,8 @@ def config_of(source, name, batch, row):
 def prepare(source, name, batch, row, profiled):
     """Compiles; returns a function that captures and measures."""
     config, began = config_of(source, name, batch, row), time.perf_counter()
-    dataset, world = load_data(source, val=0), World(0, 1, DEVICE)
+    dataset = load_data(source, val=0, image_size=config.data.image_size)
+    world = World(0, 1, DEVICE)
     model, _ = build_model(config, dataset)
     loader = make_loader(config, dataset, world)
     stepper = Stepper(config, make_objective(config, model, dataset, world), world)

@@ -112,7 +112,7 @@ def requested(context: typer.Context, options: Sequence[Option] = OPTIONS) -> di
         source = context.get_parameter_source(option.key)
         if source is not None and source.name == "COMMANDLINE":
             value = context.params[option.key]
-            if isinstance(value, list):
+            if isinstance(value, list | tuple):
                 value = [part.strip() for text in value for part in text.split(",")]
             elif option.alone is not None:
                 value = read_yaml(value)

@@ -120,9 +120,12 @@ def _row(name: str, outcomes: list[Outcome]) -> Row:
 
 
 def _evaluations(row: Row) -> list[Evaluation]:
-    """Those of the finished runs, if all have one."""
-    found = [run.evaluation() for run in row.runs]
-    return [each for each in found if each is not None] if None not in found else []
+    """Those of the finished runs, if all have one; on the same images, where some lacked time."""
+    found = [each for run in row.runs if (each := run.evaluation()) is not None]
+    if len(found) < len(row.runs) or not found:
+        return []
+    whole = max(found, key=lambda each: each.count)
+    return [each for each in found if same_images(whole, each)]
 
 
 def _judged(rows: list[Row]) -> list[Row]:

@@ -20,6 +20,7 @@ from smallvit.transfer.inputs import inputs_of
 
 _LEAST = 10  # steps below which nothing is learned
 _TESTS = 2.5  # images per second of a test over those of training
+_TESTED = 1_000  # images that a test should have at the very least
 _START = 2.0  # seconds before the first step, at the very least
 
 
@@ -172,11 +173,12 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     if not facts.speed or not price:
         return sentence
     rate = facts.speed / price
-    least = (_LEAST * config.loop.batch_size + facts.tested / _TESTS) / rate + _START
+    tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
+    least = (_LEAST * config.loop.batch_size + tested / _TESTS) / rate + _START
     if least > 60 * (facts.minutes or minutes):
         raise ValueError(
             f"{minutes:g} minutes are not enough here: {config.model.name} trains on about "
-            f"{rate:.2g} images per second, so {_LEAST} steps and a test of {facts.tested:,} "
+            f"{rate:.2g} images per second, so {_LEAST} steps and a test of {tested:,} "
             f"images take about {least / 60 * minutes / (facts.minutes or minutes):.1f} minutes; "
             "allow more time, or choose fewer pixels with --image-size"
         )

@@ -137,16 +137,18 @@ def gather(run: Run, *, device: str = "auto", progress: bool = False) -> RunFact
         split: logits_of(model, part, mean=run.card.mean, std=run.card.std, device=chosen)
         for split, part in pixels.items()
     }
-    if facts.evaluation is None and "val" in logits:
-        validation = measure(
-            logits["val"],
-            dataset.labels("val"),
+    split = "val" if facts.evaluation is None else facts.evaluation.split
+    # Nothing was tested, or only a part of the images for want of time.
+    if split in logits and (not facts.evaluation or facts.evaluation.count != len(logits[split])):
+        evaluation = measure(
+            logits[split],
+            dataset.labels(split),
             run.classes,
-            split="val",
+            split=split,
             temperature=run.card.temperature,
-            names=dataset.split("val").names,
+            names=dataset.split(split).names,
         )
-        facts = replace(facts, evaluation=validation)
+        facts = replace(facts, evaluation=evaluation)
     facts = _with_suspects(_with_mistakes(facts, dataset), dataset, logits)
     return _with_maps(_with_calibration(facts, logits), model.cpu(), dataset)
 

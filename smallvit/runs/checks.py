@@ -14,7 +14,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("status", "ended"), str),
     **dict.fromkeys(("processes", "threads", "parameters", "step", "steps"), int),
     **dict.fromkeys(("best_step", "accumulation"), int),
-    **dict.fromkeys(("hashes", "config", "model", "data"), dict),
+    **dict.fromkeys(("hashes", "config", "settled", "model", "data"), dict),
     **dict.fromkeys(("mean", "std", "notes", "plans", "earlier"), list),
     **dict.fromkeys(("data.classes", "data.image_size", "data.dropped"), list),
     **dict.fromkeys(("data.counts", "data.made", "model.options"), dict),

@@ -140,9 +140,12 @@ class Run:
 
     def settle(self, config: RunConfig) -> "Run":
         """Records the config that was really trained, once all steps are taken."""
-        if config != self.config:
-            write_bytes(self.folder / CONFIG, config.to_yaml().encode())
-        return Run(self.folder, config, self.info)
+        if config == self.config:
+            return self
+        # run.json first: a process that dies in between leaves a config that is still known.
+        run = self.note(settled=config.to_dict())
+        write_bytes(self.folder / CONFIG, config.to_yaml().encode())
+        return Run(self.folder, config, run.info)
 
     @cached_property
     def card(self) -> Card:
@@ -227,20 +230,23 @@ class Run:
             raise ValueError(f"{path} is damaged: its model cannot be built: {error}") from error
 
     def check_config(self) -> None:
-        """Refuses a config that is not the one the run began with; comments may change.
+        """Refuses a config that is not the one the run began or ended with; comments may change.
 
         Raises:
             ValueError: Values differ; all of them are named.
         """
-        recorded = self.info.get("config")
-        if recorded is None:  # format 1
-            return
-        try:
-            began = RunConfig.from_dict(upgrade(recorded, self.info)).to_dict()
-        except ValueError as error:
-            raise ValueError(f"{self.folder / INFO} is damaged: its config: {error}") from error
-        different = differences(began, self.config.to_dict())
-        if changed := [each for each in different if not each.startswith(_MOVABLE)]:
+        recorded = [self.info[key] for key in ("config", "settled") if key in self.info]
+        changed: list[str] = []  # format 1 records none
+        for each in recorded:
+            try:
+                known = RunConfig.from_dict(upgrade(each, self.info)).to_dict()
+            except ValueError as error:
+                raise ValueError(f"{self.folder / INFO} is damaged: its config: {error}") from error
+            different = differences(known, self.config.to_dict())
+            changed = [each for each in different if not each.startswith(_MOVABLE)]
+            if not changed:
+                return
+        if changed:
             raise ValueError(
                 f"{self.folder / CONFIG} was edited after the run began: {'; '.join(changed)}; "
                 "put that back, or start a new run with `smallvit train --config`"

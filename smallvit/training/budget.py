@@ -7,6 +7,7 @@ from dataclasses import replace
 from smallvit.data import Dataset, Loader
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
+from smallvit.training.objective import CALIBRATED
 from smallvit.training.optim import validation_interval
 from smallvit.training.pace import Pace
 from smallvit.training.step import Stepper
@@ -86,13 +87,13 @@ def plan_steps(
     schedule, every, pace = config.schedule, config.loop.every, None
     steps = schedule.steps or max(1, round(schedule.epochs * loader.steps_per_epoch))
     if schedule.steps is None and schedule.minutes is not None:
-        per_step, per_validation, end = _measure(config, dataset, loader, stepper, clock)
+        per_step, per_validation, end, test = _measure(config, dataset, loader, stepper, clock)
         if every is None:
             least = int(per_validation / (_SHARE * per_step)) + 1
             every = max(loader.steps_per_epoch, least)
         # Each process has measured; the first one's numbers count.
-        per_step, per_validation, end, every = stepper.world.agree(
-            (per_step, per_validation, end, every)
+        per_step, per_validation, end, test, every = stepper.world.agree(
+            (per_step, per_validation, end, test, every)
         )
         pace = Pace(
             started=started,
@@ -100,6 +101,7 @@ def plan_steps(
             step_seconds=per_step,
             validation=per_validation / per_step,
             end=end / per_step,
+            test=test / per_step,
             every=every,
             clock=clock,
         )
@@ -115,7 +117,7 @@ def plan_steps(
             "%.1f seconds of the time are kept for the test and all else that follows the last "
             "step; %.1f are needed at the speed measured now",
             reserve,
-            end,
+            end + test,
         )
     every = every or validation_interval(steps, loader.steps_per_epoch)
     return steps, min(every, steps), pace
@@ -127,8 +129,8 @@ def _measure(
     loader: Loader,
     stepper: Stepper,
     clock: Callable[[], float],
-) -> tuple[float, float, float]:
-    """Seconds of a step, of a validation, and of all that follows the last step.
+) -> tuple[float, float, float, float]:
+    """Seconds of a step, of a validation, of what follows the last step, and of the test.
 
     The training is afterwards where it was.
     """
@@ -149,6 +151,7 @@ def _measure(
     count = stepper.evaluated().try_inference(dataset, world)
     per_image = (clock() - started) / max(count, 1)
     validated, tested = (len(dataset.splits.get(name, ())) for name in ("val", "test"))
-    # After the last step the validation images come twice, and the test images once.
-    end = (2 * validated + tested) * per_image + tested * _STATISTICS + _WRITING
-    return max(sum(times) / len(times), 1e-9), validated * per_image, end
+    # After the last step the validation images come once more, and some of them for calibration.
+    end = validated * per_image + tested * _STATISTICS + _WRITING
+    test = (min(validated, CALIBRATED) + tested) * per_image
+    return max(sum(times) / len(times), 1e-9), validated * per_image, end, test

@@ -261,7 +261,9 @@ def finish(training: Training) -> Run:
         _write_weights(run.folder, {WEIGHTS: best, LAST: last})
     objective.model.load_state_dict(best)
     try:
-        facts, evaluation = objective.evaluate(training.dataset, world)
+        pace = training.pace
+        late = None if pace is None else lambda: world.agree(pace.late)
+        facts, evaluation = objective.evaluate(training.dataset, world, late)
     except KeyboardInterrupt:
         if world.leads:
             command = resume_command(run.folder)

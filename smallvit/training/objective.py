@@ -3,6 +3,8 @@
 A new objective is one file with a subclass of `Objective`, and one line in `OBJECTIVES`.
 """
 
+import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -32,6 +34,8 @@ from smallvit.text import nearest
 from smallvit.training.distributed import World
 from smallvit.training.optim import drloc_share
 
+logger = logging.getLogger(__name__)
+
 #: The names of `loss.objective`, and the module and class of each.
 OBJECTIVES = {
     "classification": "smallvit.training.objective:Classification",
@@ -43,6 +47,7 @@ OBJECTIVES = {
 _PATHS, _PAIRS, _VIEW = 1 << 32, 2 << 32, 1 << 40
 _BATCH = 256
 _TRIED = 256  # images to measure the speed of a test
+CALIBRATED = 2_000  # validation images that are enough to fit a temperature
 
 
 class Objective(nn.Module):
@@ -138,8 +143,14 @@ class Objective(nn.Module):
         logits_of(self.model, pixels, mean=mean, std=std, batch_size=_BATCH, device=world.device)
         return len(pixels) * world.size
 
-    def evaluate(self, dataset: Dataset, world: World) -> tuple[dict[str, Any], Evaluation | None]:
-        """What run.json shall say of the trained model, and its evaluation on the test split."""
+    def evaluate(
+        self, dataset: Dataset, world: World, late: Callable[[], bool] | None = None
+    ) -> tuple[dict[str, Any], Evaluation | None]:
+        """What run.json shall say of the trained model, and its evaluation on the test split.
+
+        Args:
+            late: Whether time is over, so that the images tested by now have to do.
+        """
         return {}, None
 
     @property
@@ -253,39 +264,83 @@ class Classification(Objective):
         accuracy = float((logits.argmax(1) == labels).mean())
         return {"loss": log_loss(softmax(logits), labels), "accuracy": accuracy}
 
-    def evaluate(self, dataset: Dataset, world: World) -> tuple[dict[str, Any], Evaluation | None]:
+    def evaluate(
+        self, dataset: Dataset, world: World, late: Callable[[], bool] | None = None
+    ) -> tuple[dict[str, Any], Evaluation | None]:
         """The temperature that fits the validation split, and all numbers of the test split."""
         facts: dict[str, Any] = {}
         if "val" in dataset.splits:
-            logits = self.logits(dataset, "val", world, "fp32")
-            facts["temperature"] = safe_temperature(logits, dataset.labels("val"))
+            logits, chosen = self._in_time(dataset, "val", world, late, most=CALIBRATED)
+            facts["temperature"] = safe_temperature(logits, dataset.labels("val")[chosen])
         if "test" not in dataset.splits:
             return facts, None
+        logits, tested = self._in_time(dataset, "test", world, late)
+        count, names = len(dataset.split("test")), dataset.split("test").names
+        if len(tested) < count:
+            facts["tested"] = len(tested)
+            if world.leads:
+                logger.warning(
+                    "time is over: tested on %s of %s images, chosen at random; `smallvit "
+                    "evaluate` tests on all",
+                    f"{len(tested):,}",
+                    f"{count:,}",
+                )
         return facts, measure(
-            self.logits(dataset, "test", world, "fp32"),  # as `evaluate` does
-            dataset.labels("test"),
+            logits,
+            dataset.labels("test")[tested],
             dataset.classes,
             split="test",
             temperature=facts.get("temperature", 1.0),
-            names=dataset.split("test").names,
+            names=[names[index] for index in tested] if names else names,
         )
 
+    def _in_time(
+        self,
+        dataset: Dataset,
+        split: str,
+        world: World,
+        late: Callable[[], bool] | None,
+        most: int | None = None,
+    ) -> tuple[Float32[np.ndarray, "N K"], Int64[np.ndarray, " N"]]:
+        """Logits as `evaluate` gives them, of as many images as wanted and in time, and which."""
+        count = len(dataset.split(split))
+        if late is None and (most is None or count <= most):
+            return self.logits(dataset, split, world, "fp32"), np.arange(count)
+        order = np.random.default_rng(0).permutation(count)[:most]
+        parts: list[Float32[np.ndarray, "N K"]] = []
+        for start in range(0, len(order), _BATCH * world.size):
+            if parts and late is not None and late():
+                break
+            part = order[start : start + _BATCH * world.size]
+            parts.append(self.logits(dataset, split, world, "fp32", part))
+        logits = np.concatenate(parts)
+        chosen = order[: len(logits)]
+        by_number = chosen.argsort()
+        return logits[by_number], chosen[by_number]
+
     def logits(
-        self, dataset: Dataset, split: str, world: World, precision: Precision
+        self,
+        dataset: Dataset,
+        split: str,
+        world: World,
+        precision: Precision,
+        chosen: Int64[np.ndarray, " n"] | None = None,
     ) -> Float32[np.ndarray, "N K"]:
-        """The model's logits for a whole split, computed by all processes together."""
+        """The model's logits for a split, or some of it, computed by all processes together."""
         pixels = dataset.pixels(split)
+        count = len(pixels) if chosen is None else len(chosen)
+        own = slice(world.rank, None, world.size)
         mean, std = dataset.statistics
         share = logits_of(
             self.model,
-            pixels[world.rank :: world.size],
+            pixels[own] if chosen is None else pixels[chosen[own]],
             mean=mean,
             std=std,
             batch_size=_BATCH,
             device=world.device,
             precision=precision,
         )
-        logits = np.empty((len(pixels), share.shape[1]), np.float32)
+        logits = np.empty((count, share.shape[1]), np.float32)
         for rank, part in enumerate(world.gather(share)):
             logits[rank :: world.size] = part
         return logits

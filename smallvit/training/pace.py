@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 _SLOWER = 3.0  # times that the end may take as long as expected, and still be in time
 _LATE = 0.035  # of the time, by which it may then be late; 0.05 is promised
+_LEAST = 0.1  # of the test, which is then not cut
+_CUT = 0.02  # of the time, after which the test is cut short
 _MARGIN = 0.015  # of the time, for what was not measured
 _SECONDS = 2.5  # between two plans, at most
 _SHARE = 0.08  # of the time left, if that is shorter
@@ -23,7 +25,8 @@ class Pace:
         seconds: All the time there is.
         step_seconds: Of one step, as last measured.
         validation: Of one validation, in steps.
-        end: Of everything after the last step, in steps.
+        end: Of everything after the last step but the test, in steps.
+        test: Of calibration and test, in steps; they are cut short where the time is over.
         every: Steps between validations.
         clock: Seconds; only their differences count.
         fastest: The least seconds of a step so far.
@@ -34,6 +37,7 @@ class Pace:
     step_seconds: float
     validation: float
     end: float
+    test: float
     every: int
     clock: Callable[[], float]
 
@@ -45,8 +49,8 @@ class Pace:
     @property
     def reserve(self) -> float:
         """Seconds that are kept for the end: more than it needs, in case it becomes slower."""
-        slowed = _SLOWER * self.end * self.fastest - _LATE * self.seconds
-        return max(self.end * self.step_seconds, slowed)
+        slowed = _SLOWER * (self.end + _LEAST * self.test) * self.fastest - _LATE * self.seconds
+        return max((self.end + self.test) * self.step_seconds, slowed)
 
     def begin(self, step: int) -> None:
         """The clock of the steps starts here."""
@@ -68,7 +72,13 @@ class Pace:
     @property
     def over(self) -> bool:
         """Whether the last step has to be the last."""
-        return self.clock() >= self.started + self.seconds - self.end * self.step_seconds
+        end = (self.end + self.test) * self.step_seconds
+        return self.clock() >= self.started + self.seconds - end
+
+    @property
+    def late(self) -> bool:
+        """Whether the test has to do with the images it has had."""
+        return self.clock() >= self.started + (1 + _CUT) * self.seconds
 
     def due(self, step: int) -> bool:
         """Whether it is time to think again."""

@@ -233,3 +233,16 @@ def test_a_bad_request_is_a_sentence(run: Run, tmp_path: Path) -> None:
         report([run.folder, f"{run.folder}/../{run.name}"])
     with pytest.raises(OSError, match="nowhere"):
         report(run, tmp_path / "nowhere" / "page.html", device="cpu")
+
+
+def test_a_test_that_was_cut_short_is_completed(run: Run, page: Page, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    found = run.evaluation()
+    assert found is not None
+    names = run.dataset().split("test").names
+    logits = np.eye(len(run.classes))[run.dataset().labels("test")[:7]]
+    part = measure(
+        logits, run.dataset().labels("test")[:7], run.classes, split="test", names=names[:7]
+    )
+    Run.open(tmp_path / "run").save_evaluation(part)
+    check_close(Page(report(tmp_path / "run", device="cpu").read_text(encoding="utf-8")), found)

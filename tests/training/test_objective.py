@@ -195,3 +195,20 @@ def test_a_released_run_resumes_exactly(source, tmp_path):
     whole = train(config, out=tmp_path / "whole", shown=False)
     halted = stopped(config, tmp_path / "halted", 3)
     assert_same_run(resume(halted.folder, shown=False), whole)
+
+
+def test_a_late_test_is_cut_short_and_says_so(tmp_path, caplog):
+    """At random, and the images that were tested have the logits that they have in a whole test."""
+    path = arrays(tmp_path / "a.npz", train=32, val=24, test=700)
+    dataset, _, stepper = assemble(tiny(path))
+    objective, world = stepper.evaluated(), stepper.world
+    facts, whole = objective.evaluate(dataset, world, late=lambda: False)
+    assert "tested" not in facts
+    assert whole.count == 700
+    facts, part = objective.evaluate(dataset, world, late=lambda: True)
+    assert facts["tested"] == part.count == 256
+    assert "tested on 256 of 700 images" in caplog.text
+    names = dict(zip(whole.predictions.names, whole.predictions.predicted, strict=True))
+    assert part.predictions.names != whole.predictions.names[:256]
+    for name, predicted in zip(part.predictions.names, part.predictions.predicted, strict=True):
+        assert names[name] == predicted

@@ -26,7 +26,7 @@ class Machine:
         self.now += before + (seconds - before) * self.factor
 
 
-def simulated(machine, seconds, *, step, validation, end, every):
+def simulated(machine, seconds, *, step, validation, end, test, every):
     """The loop of a training, without the training; what it measured was true at the beginning."""
     machine.work(4.0)  # to read and build
     pace = Pace(
@@ -35,6 +35,7 @@ def simulated(machine, seconds, *, step, validation, end, every):
         step_seconds=step,
         validation=validation / step,
         end=end / step,
+        test=test / step,
         every=every,
         clock=machine,
     )
@@ -58,6 +59,11 @@ def simulated(machine, seconds, *, step, validation, end, every):
             progress.replan(progress.step)
             progress.ended = "time"
     machine.work(end)
+    for part in range(20):
+        if part and pace.late:
+            break
+        machine.work(test / 20)
+        progress.tested = part + 1
     return progress
 
 
@@ -68,8 +74,11 @@ def simulated(machine, seconds, *, step, validation, end, every):
 def test_minutes_are_kept_whatever_the_machine_does(seconds, factor, share, step, end):
     machine = Machine(share * seconds, factor)
     every = max(1, int(0.05 * seconds / step))
-    progress = simulated(machine, seconds, step=step, validation=end / 10, end=end, every=every)
+    progress = simulated(
+        machine, seconds, step=step, validation=end / 10, end=end / 3, test=end, every=every
+    )
     assert machine.now <= 1.05 * seconds
+    assert progress.tested == 20 or (factor > 1 and share > 0.7 and progress.tested >= 2)
     if factor > 1 and share < 0.9:
         assert machine.now >= 0.8 * seconds
     config = ScheduleConfig(warmup=0.1)
@@ -87,13 +96,16 @@ def test_minutes_are_kept_whatever_the_machine_does(seconds, factor, share, step
 )
 def test_minutes_are_kept_at_any_moment(share, factor, seconds, step, end):
     machine = Machine(share * seconds, factor)
-    simulated(machine, seconds, step=step, validation=end / 10, end=end, every=200)
+    progress = simulated(
+        machine, seconds, step=step, validation=end / 10, end=end / 3, test=end, every=200
+    )
     assert machine.now <= 1.05 * seconds
+    assert progress.tested >= 2
 
 
 def test_a_steady_machine_keeps_its_plan():
     machine = Machine(0, 1.0)
-    progress = simulated(machine, 300.0, step=0.1, validation=0.5, end=2.0, every=100)
+    progress = simulated(machine, 300.0, step=0.1, validation=0.5, end=1.0, test=2.0, every=100)
     assert len(progress.plans) <= 3
     assert 0.9 * 300 < machine.now <= 300
 

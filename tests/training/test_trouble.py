@@ -206,6 +206,12 @@ def test_another_speed_is_another_plan(source, tmp_path, monkeypatch, logged, la
     assert plans[-1][1] == run.config.schedule.steps == run.info["steps"] > 20
     assert (plans[-1][1] > plans[0][1]) == (later < 0.05)
     assert logged().count("than before: about") == 1
+    opened = Run.open(run.folder)  # its config is another one than it began with, and its own
+    assert opened.config == run.config
+    path = run.folder / "config.yaml"
+    path.write_text(path.read_text().replace("batch_size: ", "batch_size: 1"))
+    with pytest.raises(ValueError, match=r"was edited after the run began: loop.batch_size"):
+        Run.open(run.folder)
     if ended == "finished":
         rates = [line["lr"] for line in run.log() if line["kind"] == "train"]
         assert rates[-1] < 0.05 * max(rates)
