@@ -189,3 +189,15 @@ def test_design_names_what_exists() -> None:
     assert [
         path for path in paths if not ((PACKAGE / path).exists() or (ROOT / path).exists())
     ] == []
+
+
+def test_the_tests_that_a_page_names_exist() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text().partition("## What was broken once")[2]
+    rows = [line.split("|") for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert [int(row[1]) for row in rows] == list(range(1, 27))
+    for _, number, _, places, _ in rows:
+        for place in places.split(";"):
+            path, *names = re.findall(r"`(\S+)`", place)
+            tests = (ROOT / "tests" / path).read_text()
+            assert names, number
+            assert [name for name in names if f"def {name}(" not in tests] == []

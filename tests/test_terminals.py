@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from smallvit.cli import app
+from smallvit.cli.experiments import renderables
 from smallvit.cli.terminal import adapt_streams
+from smallvit.reporting.sheet import Cell, Sheet, Table
 from smallvit.text import counted
 from tests.untrained import untrained
 
@@ -80,6 +83,54 @@ def test_ascii_is_enough(cache: str, data: Path, run: Path) -> None:
     assert "32x32" in about
     assert " - " not in about
     assert "parameters" in spoken(cache, "models", "cct_2*")
+
+
+def test_training_in_ascii(cache: str, data: Path, tmp_path: Path) -> None:
+    tiny = ("model.name=vit_lite_2_p4", "model.options.dim=16", "model.options.num_heads=2")
+    settings = (*tiny, "schedule.steps=1", "loop.batch_size=8", "loop.device=cpu")
+    words = [word for setting in settings for word in ("--set", setting)]
+    text = spoken(
+        cache,
+        "train",
+        data,
+        *words,
+        "--image-size",
+        "16",
+        "--allow",
+        "duplicates",
+        "--out",
+        tmp_path / "run",
+    )
+    assert f"run folder {tmp_path / 'run'}" in text
+    assert "95 % confidence interval" in text
+
+
+def test_tables_of_runs_are_laid_out_for_the_stream(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sheet = Sheet(
+        title="it",
+        tables=(
+            Table(
+                title="rows",
+                columns=("row", "− first"),
+                rows=tuple(
+                    tuple(Cell(text=t) for t in row) for row in (("犬犬犬", "−1.5"), ("plain", "–"))
+                ),
+            ),
+        ),
+        lead=("λ is 32×32",),
+    )
+    with (tmp_path / "out").open("w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        console = Console(file=stream, width=80)
+        for part in renderables(sheet, 80):
+            console.print(part)
+    heading, first, second, lead = (tmp_path / "out").read_text("ascii").splitlines()
+    assert first.rstrip().endswith("-1.5")
+    assert "\\u72ac\\u72ac\\u72ac" in first
+    assert {len(line.rstrip()) for line in (heading, first, second)} == {len(heading.rstrip())}
+    assert lead == "lambda is 32x32"
 
 
 def test_wide_letters_and_emoji_keep_columns(cache: str, data: Path) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,10 @@ logger = logging.getLogger(__name__)
 
 DIGEST = 16
 _VERSION = 1
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error),
+    *(RuntimeError, MemoryError),  # encrypted or unknown methods, nesting, and sizes beyond reason
+)
 _SETTLED_NS = 2_000_000_000  # two changes of a file within less may give it one time stamp
 
 
@@ -182,11 +187,12 @@ def _stamp(paths: Sequence[Path]) -> tuple[str, int]:
 
 def _load(path: Path, count: int) -> Survey | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here: NumPy leaves a file open that is no archive.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             columns = {name: stored[name] for name in _COLUMNS}
             texts = zip(stored["error_index"].tolist(), stored["error_text"].tolist(), strict=True)
             survey = Survey(**columns, errors=dict(texts))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except _DAMAGE:
         return None
     return survey if len(survey) == count else None
 

@@ -86,8 +86,8 @@ class Run:
             raise ValueError(f"{path / INFO} is damaged: its format is {version!r}")
         if version > FORMAT:
             raise ValueError(
-                f"{path} has run format {version!r} and this smallvit reads up to {FORMAT}: it was "
-                "written by a newer version; upgrade smallvit"
+                f"{path / INFO} has run format {version!r} and this smallvit reads up to "
+                f"{FORMAT}: it was written by a newer version; upgrade smallvit"
             )
         check_info(info, path / INFO)
         try:
