@@ -97,7 +97,7 @@ def test_training_in_ascii(cache: str, data: Path, tmp_path: Path) -> None:
         "--image-size",
         "16",
         "--allow",
-        "duplicates",
+        "leaks",
         "--out",
         tmp_path / "run",
     )
