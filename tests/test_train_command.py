@@ -62,12 +62,16 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
 
 def test_compiled_programs_are_kept_in_our_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SMALLVIT_CACHE", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    folder = tmp_path / "smallvit-compiled-programs"
+    ours = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder / "triton"}
+    for name in ours:
+        monkeypatch.setenv(name, "elsewhere")
     smallvit("train nowhere")
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    assert all(os.environ[name] == "elsewhere" for name in ours)
+    for name in ours:
+        monkeypatch.delenv(name)
     smallvit("train nowhere")
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "smallvit-compiled-programs")
+    assert {name: os.environ[name] for name in ours} == {n: str(p) for n, p in ours.items()}
 
 
 def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):

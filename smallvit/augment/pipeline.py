@@ -21,7 +21,7 @@ from smallvit.augment.mixing import (
     soft_targets,
 )
 from smallvit.augment.operations import operate, operate_by_groups
-from smallvit.augment.policies import PolicyTable, draw_policy, make_policy, policy_table
+from smallvit.augment.policies import Drawn, PolicyTable, draw_policy, make_policy, policy_table
 from smallvit.augment.randomness import normal, uniform, whole
 from smallvit.sizes import Size, as_size
 
@@ -67,8 +67,13 @@ class Augmentation(nn.Module):
         std: Its standard deviation per channel.
         num_classes: Width of the targets.
         seed: The run's seed.
+
+    Attributes:
+        alike: Has every step of the policy compute all operations of any step, so that they are one
+            program to a compiler that sees each by itself; the images stay the same.
     """
 
+    alike: bool = False
     mean: Tensor
     std: Tensor
     fill: Tensor
@@ -186,16 +191,25 @@ class Augmentation(nn.Module):
         parts = torch.split(uniforms, columns, 1)
         return Draws(*(part[:-1] for part in parts)), Draws(*(part[-1:] for part in parts))
 
+    @property
+    def among(self) -> tuple[frozenset[str], ...]:
+        """For each step of the policy: the operations that are computed."""
+        steps = self.policy.among if self.policy else ()
+        return (frozenset().union(*steps),) * len(steps) if self.alike else steps
+
     def _transform(self, images: Tensor, draws: Draws) -> Tensor:
         """Crop, flip and policy."""
         x = self._frame(images, draws)
         if self.policy is None:
             return x
         table = PolicyTable(*(getattr(self, name) for name in PolicyTable._fields))
-        drawn = draw_policy(self.policy, table, draws.policy)
-        grouped = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return self.apply_policy(x, draw_policy(self.policy, table, draws.policy))
+
+    def apply_policy(self, x: UInt8[Tensor, "B C h w"], drawn: Drawn) -> UInt8[Tensor, "B C h w"]:
+        """The drawn operations, one after the other."""
+        grouped = x.device.type == "cpu" and not (self.alike or torch.compiler.is_compiling())
         apply = operate_by_groups if grouped else operate
-        for layer, among in enumerate(self.policy.among):
+        for layer, among in enumerate(self.among):
             x = apply(
                 x,
                 drawn.ops[:, layer],

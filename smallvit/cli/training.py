@@ -49,10 +49,12 @@ def train(
     from smallvit.data.cache import programs
     from smallvit.recipes import plan
     from smallvit.runs.config import RunConfig, changes_of, layered, read_changes
+    from smallvit.training.compiling import load_compiler
     from smallvit.training.distributed import join_world
 
-    # Inductor reads it before it compiles; its own choice is a folder that a restart empties.
+    # The compilers read these before they compile; their own choice may be emptied by a restart.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs()))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(programs() / "triton"))
     settings = layered(
         read_changes(config) if config is not None else {},
         requested(context),
@@ -63,6 +65,7 @@ def train(
         return
     # Under torchrun the first process reads, audits and plans, for all.
     world = join_world(leaf(settings, "loop.device") or "auto")
+    load_compiler(world.device, leaf(settings, "loop.compiled"))
     with world.first():
         planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
     _run(planned, world.agree(planned.config if planned else RunConfig()), out)

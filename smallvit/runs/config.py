@@ -281,6 +281,8 @@ class LoopConfig:
             it starts sooner and runs a little slower.
         captured: Run the step as a CUDA graph; by default on a single GPU, not in fp16.
         fused: Use the fused attention kernel on a GPU that can run it.
+        recompute: Compute the widest activations again in the backward pass instead of keeping
+            them: half the memory, a little slower.
         deterministic: Give the same numbers again on a GPU, more slowly.
         every: Steps between validations; by default an epoch, or a hundredth of a long run.
         checkpoint_seconds: Least time between two checkpoints.
@@ -298,6 +300,7 @@ class LoopConfig:
     regional: bool = False
     captured: bool | None = None
     fused: bool = True
+    recompute: bool = False
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0

@@ -24,6 +24,7 @@ from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
+from smallvit.training.compiling import load_compiler
 from smallvit.training.distributed import World, join_world, leave_world, set_determinism
 from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
@@ -71,6 +72,7 @@ def train(
     """
     started = clock() if started is None else started
     world = join_world(config.loop.device)
+    load_compiler(world.device, config.loop.compiled)
     try:
         require_loggers(config)
         set_determinism(config.loop.deterministic)
@@ -141,6 +143,7 @@ def resume(
     if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
         raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
     world = join_world(config.loop.device)
+    load_compiler(world.device, config.loop.compiled)
     lock = ExitStack()
     try:
         with world.first():

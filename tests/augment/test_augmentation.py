@@ -84,6 +84,16 @@ def test_all_kinds_together_or_by_groups_is_the_same(images, monkeypatch):
             assert torch.equal(a, b), name
 
 
+@pytest.mark.parametrize("name", ["spt_cifar", "compact_cifar100"])
+def test_steps_that_are_alike_give_the_same_images(images, name):
+    augment = make(ALL[name])
+    expected, before = run(augment, images), augment.among
+    augment.alike = True
+    assert len(set(augment.among)) == 1
+    assert set.union(*map(set, before)) == augment.among[0]
+    assert all(torch.equal(*pair) for pair in zip(run(augment, images), expected, strict=True))
+
+
 def test_switching_a_part_off_leaves_the_other_draws_alone(images):
     full = make(PRESETS["spt_cifar"]).transform(images, torch.tensor(3), torch.arange(64))
     plain = replace(PRESETS["spt_cifar"], erasing=0.0, mixup=0.0, cutmix=0.0)
