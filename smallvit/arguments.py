@@ -9,6 +9,7 @@ import builtins
 import collections.abc
 import functools
 import inspect
+import math
 import numbers
 import os
 import types
@@ -66,7 +67,7 @@ _WORDS = {
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which now refuses arguments that its signature does not allow.
 
-    It raises TypeError for what is of another kind, and ValueError for what is out of range.
+    It raises TypeError for what is of another kind, and ValueError for what is out of range or NaN.
     """
     signature, hints = inspect.signature(function), _Hints(function)
 
@@ -94,7 +95,8 @@ def check(name: str, value: Any, hint: Any) -> None:
     """Refuses a value that a hint does not allow; see `checked`."""
     verb = "" if name.endswith(" holds") else " is"
     if not _matches(hint, value):
-        raise TypeError(f"{name}{verb} {described(value)}: expected is {_expected(hint)}")
+        kind = ValueError if isinstance(value, float) and math.isnan(value) else TypeError
+        raise kind(f"{name}{verb} {described(value)}: expected is {_expected(hint)}")
     for part in _parts(hint):
         if _is_path(part) and isinstance(value, str) and (not value or "\0" in value):
             raise ValueError(f"{name}{verb} {value!r}: expected is the name of a file or folder")

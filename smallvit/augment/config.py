@@ -85,8 +85,8 @@ class AugmentConfig:
     erasing_shape: EraseShape = "log"
     erasing_fill: EraseFill = "const"
     erasing_last: bool = False
-    mixup: Annotated[float, Between(0, 1_000)] = 0.0
-    cutmix: Annotated[float, Between(0, 1_000)] = 0.0
+    mixup: Annotated[float, Between(0, 1_000_000)] = 0.0
+    cutmix: Annotated[float, Between(0, 1_000_000)] = 0.0
     mix_probability: Share = 1.0
     cutmix_share: Share = 0.5
     mix_per: Per = "batch"
