@@ -13,6 +13,7 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
+from smallvit.cli.terminal import say
 from smallvit.cli.watching import watched
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ def demo(
     from smallvit.recipes import plan
     from smallvit.reporting import report
 
-    typer.echo("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
+    say("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
     planned = plan("fashion-mini", recipe="demo")
     run = _train(planned, planned.config, out)
     _show(run)
-    typer.echo(f"report {report([run.folder])}")
+    say(f"report {report([run.folder])}")
 
 
 def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
@@ -98,14 +99,14 @@ def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
     from smallvit.training.folds import train_folds
 
     for reason in planned.reasons.values() if planned else ():
-        typer.echo(reason, err=True)
+        say(reason, err=True)
     if config.data.folds:
         _show_folds(train_folds(config, out=out, command=_command(), started=_STARTED))
         return
     run = _train(planned, config, out)
     _show(run)
     if _is_first_process():
-        typer.echo(f"see why: smallvit report {shlex.quote(str(run.folder))}")
+        say(f"see why: smallvit report {shlex.quote(str(run.folder))}")
 
 
 def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Run":
@@ -151,9 +152,9 @@ def _show(run: "Run") -> None:
     if _is_first_process():
         evaluation = run.evaluation()
         untested = "there is no test split, so nothing was tested"
-        typer.echo(evaluation.summary() if evaluation else untested)
-        typer.echo(advise(run))
-        typer.echo(f"run folder {run.folder}")
+        say(evaluation.summary() if evaluation else untested)
+        say(advise(run))
+        say(f"run folder {run.folder}")
 
 
 def _show_folds(summary: dict[str, Any]) -> None:
@@ -164,9 +165,9 @@ def _show_folds(summary: dict[str, Any]) -> None:
     if not _is_first_process():
         return
     for line in tell_summary(summary):
-        typer.echo(line)
-    typer.echo(f"run folder {summary['folder']}, for predict, export, serve and the others")
-    typer.echo(f"see why: smallvit report {shlex.quote(summary['folder'])}")
+        say(line)
+    say(f"run folder {summary['folder']}, for predict, export, serve and the others")
+    say(f"see why: smallvit report {shlex.quote(summary['folder'])}")
 
 
 def _is_first_process() -> bool:

@@ -1,11 +1,13 @@
 """`plan`: from data and requested values to a complete config."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
@@ -69,8 +71,9 @@ class Plan:
         )
 
 
+@checked
 def plan(
-    data: str | None = None,
+    data: str | os.PathLike[str] | None = None,
     *,
     recipe: str | None = None,
     model: str | None = None,
@@ -105,7 +108,7 @@ def plan(
         ValueError: Something is unknown or does not fit.
     """
     arguments = {
-        "data.source": data,
+        "data.source": None if data is None else os.fspath(data),
         "recipe": recipe,
         "model.name": model,
         "schedule.epochs": epochs,

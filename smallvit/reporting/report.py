@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smallvit.arguments import checked
 from smallvit.evaluation import METRICS
 from smallvit.evaluation.calibration import calibration_error
 from smallvit.evaluation.results import largest_confusions
@@ -37,6 +38,7 @@ _LONG = 48
 RunLike = str | os.PathLike[str] | Run
 
 
+@checked
 def report(
     runs: RunLike | Sequence[RunLike],
     out: str | os.PathLike[str] | None = None,
@@ -71,14 +73,17 @@ def report(
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
         raise ValueError(f"{shown(twice[0])} is listed twice: name every run once")
-    if len(opened) == 1:
+    single = len(opened) == 1
+    beside = opened[0].folder / REPORT if single else opened[0].folder.parent / COMPARISON
+    path = beside if out is None else Path(out)
+    if path.is_dir() or not path.parent.is_dir():
+        state = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise OSError(f"{path} {state}: choose another name")
+    if single:
         page = run_page(gather(opened[0], device=device, progress=progress))
-        path = opened[0].folder / REPORT
     else:
         folds = len(listed) == 1
         page = comparison_page([brief_facts(run) for run in opened], folds=folds)
-        path = opened[0].folder.parent / COMPARISON
-    path = path if out is None else Path(out)
     write_bytes(path, page.encode())
     return path
 
