@@ -451,5 +451,5 @@ def test_the_demo_is_as_good_as_it_says(tmp_path):
     run = train(plan("fashion-mini", recipe="demo").config, out=tmp_path / "demo", shown=False)
     assert run.info["steps"] * run.config.loop.batch_size < 1e5
     result = Evaluation.from_json((run.folder / "evaluation.json").read_text())
-    assert result.accuracy.value >= 0.855
+    assert result.accuracy.value >= 0.875
     assert math.isclose(result.recall.value, result.accuracy.value, abs_tol=1e-9)
