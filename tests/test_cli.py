@@ -127,7 +127,7 @@ def test_cache(folder, tmp_path):
     listed = run("cache", **cache).stdout
     assert "train" in listed
     assert "16×16" in listed
-    assert "1 entries" in listed
+    assert "1 entry in" in listed
     assert "freed" in run("cache", "--clear", **cache).stdout
     assert "0 entries" in run("cache", **cache).stdout
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smallvit.cli.app import app
+from smallvit.cli.terminal import say
 from smallvit.formats import format_of, sources
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def info(
     lines |= _lines(card)
     width = max(map(len, lines))
     for name, text in lines.items():
-        typer.echo(f"{name:<{width}}  {shown(text)}")
+        say(f"{name:<{width}}  {shown(text)}")
 
 
 def _versions(card: "Card") -> str:

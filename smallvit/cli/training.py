@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,8 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
+from smallvit.cli.terminal import say
+from smallvit.cli.watching import watched
 
 if TYPE_CHECKING:
     from smallvit.recipes import Plan
@@ -38,6 +41,9 @@ def train(
         list[str] | None,
         _option("--set", metavar="PATH=VALUE", help="Set one value, such as optim.lr=3e-4."),
     ] = None,
+    watch: Annotated[
+        bool, _option("--watch", help="Show the run on a local page while it is trained.")
+    ] = False,
     **_: Any,
 ) -> None:
     """Train a model on your images, and say honestly how good it is.
@@ -59,15 +65,16 @@ def train(
         requested(context),
         changes_of(changes or []),
     )
-    if resume:
-        _resume(out, settings)
-        return
-    # Under torchrun the first process reads, audits and plans, for all.
-    world = join_world(leaf(settings, "loop.device") or "auto")
-    load_compiler(world.device, leaf(settings, "loop.compiled"))
-    with world.first():
-        planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
-    _run(planned, world.agree(planned.config if planned else RunConfig()), out)
+    with watched(out or Path("runs")) if watch and _is_first_process() else nullcontext():
+        if resume:
+            _resume(out, settings)
+            return
+        # Under torchrun the first process reads, audits and plans, for all.
+        world = join_world(leaf(settings, "loop.device") or "auto")
+        load_compiler(world.device, leaf(settings, "loop.compiled"))
+        with world.first():
+            planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
+        _run(planned, world.agree(planned.config if planned else RunConfig()), out)
 
 
 @app.command()
@@ -80,19 +87,19 @@ def demo(
     from smallvit.recipes import plan
     from smallvit.reporting import report
 
-    typer.echo("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
+    say("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
     planned = plan("fashion-mini", recipe="demo")
     counts = {name: len(samples) for name, samples in planned.dataset.splits.items()}
-    typer.echo(
+    say(
         f"from scratch on {counts['train']:,} of them; {counts['val']:,} choose the weights, and "
         f"{counts['test']:,} that it never sees test it in the end"
     )
     for reason in planned.reasons.values():
-        typer.echo(reason)
+        say(reason)
     run = _train(planned, planned.config, out)
     _show(run)
-    typer.echo(f"report, for a browser: {report([run.folder])}")
-    typer.echo("your own images, one folder per class: smallvit train FOLDER")
+    say(f"report, for a browser: {report([run.folder])}")
+    say("your own images, one folder per class: smallvit train FOLDER")
 
 
 def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
@@ -100,14 +107,14 @@ def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
     from smallvit.training.folds import train_folds
 
     for reason in planned.reasons.values() if planned else ():
-        typer.echo(reason, err=True)
+        say(reason, err=True)
     if config.data.folds:
         _show_folds(train_folds(config, out=out, command=_command(), started=_STARTED))
         return
     run = _train(planned, config, out)
     _show(run)
     if _is_first_process():
-        typer.echo(f"see why: smallvit report {shlex.quote(str(run.folder))}")
+        say(f"see why: smallvit report {shlex.quote(str(run.folder))}")
 
 
 def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Run":
@@ -153,9 +160,9 @@ def _show(run: "Run") -> None:
     if _is_first_process():
         evaluation = run.evaluation()
         untested = "there is no test split, so nothing was tested"
-        typer.echo(evaluation.summary() if evaluation else untested)
-        typer.echo(advise(run))
-        typer.echo(f"run folder {run.folder}")
+        say(evaluation.summary() if evaluation else untested)
+        say(advise(run))
+        say(f"run folder {run.folder}")
 
 
 def _show_folds(summary: dict[str, Any]) -> None:
@@ -166,9 +173,9 @@ def _show_folds(summary: dict[str, Any]) -> None:
     if not _is_first_process():
         return
     for line in tell_summary(summary):
-        typer.echo(line)
-    typer.echo(f"run folder {summary['folder']}, for predict, export, serve and the others")
-    typer.echo(f"see why: smallvit report {shlex.quote(summary['folder'])}")
+        say(line)
+    say(f"run folder {summary['folder']}, for predict, export, serve and the others")
+    say(f"see why: smallvit report {shlex.quote(summary['folder'])}")
 
 
 def _is_first_process() -> bool:

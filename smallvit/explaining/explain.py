@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
+from smallvit.arguments import checked, described
 from smallvit.explaining.overlays import overlay
 from smallvit.explaining.probes import receptive_field, temperatures, why_silent
 from smallvit.explaining.rollout import Shares, carry
@@ -77,6 +78,7 @@ class Look(NamedTuple):
     heads: list[Float[Tensor, "B M _h _w"]]
 
 
+@checked
 def explain(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
@@ -102,6 +104,13 @@ def explain(
     Raises:
         ValueError: The model has no grid of tokens, or no such class.
     """
+    if images.ndim != 4 or not images.is_floating_point():
+        raise TypeError(
+            f"images is {described(images)}: expected is a batch of normalised images in floating "
+            "point, (B, C, H, W)"
+        )
+    if not len(images):
+        raise ValueError("images holds no image: expected is at least one")
     seen = look(model, images)
     classes = _target(target, seen.logits)
     size = images.shape[2], images.shape[3]

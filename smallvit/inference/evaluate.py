@@ -6,12 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float32
 
+from smallvit.arguments import Positive, checked
 from smallvit.data import Dataset, load_data
+from smallvit.data.sources import SPLITS
 from smallvit.devices import choose_device
 from smallvit.evaluation import Evaluation, logits_of, measure
 from smallvit.runs.folder import Run, folds_of
 
 
+@checked
 def evaluate(
     run: str | os.PathLike[str] | Run,
     data: str | os.PathLike[str] | None = None,
@@ -19,7 +22,7 @@ def evaluate(
     split: str = "test",
     flip: bool = False,
     device: str = "auto",
-    batch_size: int = 256,
+    batch_size: Positive = 256,
     progress: bool = False,
     save: bool = False,
 ) -> Evaluation:
@@ -46,6 +49,8 @@ def evaluate(
         ValueError: The run, the data or the split does not exist, the run's data has changed, or
             other data has classes that the model does not know.
     """
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}: allowed are {', '.join(SPLITS)}")
     run = Run.open(run)
     if data is None and split == "test" and "cross_validation" in run.info:
         return _evaluate_folds(run, flip, device, batch_size, progress)

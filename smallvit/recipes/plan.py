@@ -1,14 +1,18 @@
 """`plan`: from data and requested values to a complete config."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
 from smallvit.models.names import check_name
+from smallvit.pages import html_table
 from smallvit.recipes.facts import Choice, Facts
 from smallvit.recipes.recipes import ADDITIONS, RECIPES
 from smallvit.recipes.speed import cost, measure_speed
@@ -43,9 +47,33 @@ class Plan:
     audit: Audit
     reasons: Mapping[str, str]
 
+    def __repr__(self) -> str:
+        return f"Plan({self._about})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what was chosen and why, and what the audit found."""
+        found = [f"{each.level}: {each.message}" for each in self.audit.findings]
+        return html_table(self._about, self.reasons.items(), found)
+
+    @property
+    def _about(self) -> str:
+        config, data = self.config, self.dataset
+        schedule = config.schedule
+        budget = f"{schedule.epochs:g} epochs"
+        if schedule.steps is not None:
+            budget = f"{schedule.steps:,} steps"
+        elif schedule.minutes is not None:
+            budget = f"{schedule.minutes:g} minutes"
+        model = config.model.name or config.model.pretrained
+        return (
+            f"{model} on {Path(data.source).name}: {len(data.split('train')):,} images of "
+            f"{len(data.classes):,} classes at {data.image_size[0]}×{data.image_size[1]}, {budget}"
+        )
+
+
+@checked
 def plan(
-    data: str | None = None,
+    data: str | os.PathLike[str] | None = None,
     *,
     recipe: str | None = None,
     model: str | None = None,
@@ -80,7 +108,7 @@ def plan(
         ValueError: Something is unknown or does not fit.
     """
     arguments = {
-        "data.source": data,
+        "data.source": None if data is None else os.fspath(data),
         "recipe": recipe,
         "model.name": model,
         "schedule.epochs": epochs,

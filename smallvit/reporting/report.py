@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smallvit.arguments import checked
 from smallvit.evaluation import METRICS
 from smallvit.evaluation.calibration import calibration_error
 from smallvit.evaluation.results import largest_confusions
@@ -37,6 +38,7 @@ _LONG = 48
 RunLike = str | os.PathLike[str] | Run
 
 
+@checked
 def report(
     runs: RunLike | Sequence[RunLike],
     out: str | os.PathLike[str] | None = None,
@@ -71,14 +73,17 @@ def report(
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
         raise ValueError(f"{shown(twice[0])} is listed twice: name every run once")
-    if len(opened) == 1:
+    single = len(opened) == 1
+    beside = opened[0].folder / REPORT if single else opened[0].folder.parent / COMPARISON
+    path = beside if out is None else Path(out)
+    if path.is_dir() or not path.parent.is_dir():
+        state = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise OSError(f"{path} {state}: choose another name")
+    if single:
         page = run_page(gather(opened[0], device=device, progress=progress))
-        path = opened[0].folder / REPORT
     else:
         folds = len(listed) == 1
         page = comparison_page([brief_facts(run) for run in opened], folds=folds)
-        path = opened[0].folder.parent / COMPARISON
-    path = path if out is None else Path(out)
     write_bytes(path, page.encode())
     return path
 
@@ -113,19 +118,19 @@ def run_page(facts: RunFacts) -> str:
             "confusions": largest_confusions(evaluation, _CONFUSED),
             "calibration": calibration(evaluation, facts.uncalibrated),
         }
-    return _render("run.html", values)
+    return render("run.html", values)
 
 
 def comparison_page(facts: Sequence[RunFacts], *, folds: bool = False) -> str:
     """The page of several runs, as HTML."""
     title = f"{len(facts)} folds of one run" if folds else f"{len(facts)} runs compared"
     comparison = compare_runs(facts, folds=folds)
-    return _render("comparison.html", {"title": title, "comparison": comparison})
+    return render("comparison.html", {"title": title, "comparison": comparison})
 
 
 def sheet_page(sheet: Sheet) -> str:
     """The page of an experiment, as HTML."""
-    return _render("sheet.html", {"title": sheet.title, "sheet": sheet})
+    return render("sheet.html", {"title": sheet.title, "sheet": sheet})
 
 
 def record(run: Run) -> dict[str, str]:
@@ -140,12 +145,20 @@ def record(run: Run) -> dict[str, str]:
     return {name: shown(value) for name, value in rows.items() if value}
 
 
-def _render(template: str, values: dict[str, Any]) -> str:
+def page_code() -> tuple[str, str]:
+    """The style and the script inside every page."""
     environment = _environment()
     style, script = (
         environment.get_template(name).render().strip() for name in ("style.css", "script.js")
     )
+    return style, script
+
+
+def render(template: str, values: dict[str, Any]) -> str:
+    """A template of the folder pages/ with its values."""
     from markupsafe import Markup
+
+    style, script = page_code()
 
     values = {
         **values,
@@ -153,7 +166,7 @@ def _render(template: str, values: dict[str, Any]) -> str:
         "script": Markup(script),
         "policy": content_security(style, script, "img-src data:"),
     }
-    return environment.get_template(template).render(values)
+    return _environment().get_template(template).render(values)
 
 
 def _environment() -> "Environment":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from smallvit.arguments import checked
 from smallvit.config_io import differences
 from smallvit.data import Dataset
 from smallvit.evaluation import Evaluation
@@ -45,6 +46,9 @@ WEIGHTS, LAST, EVALUATION, CHECKPOINTS = (
 FINAL = "model"
 """The run of a cross-validation that is trained on all images; `Run.open` finds it there."""
 
+_NEW = ".new-run-"
+"""How the folders of runs that are being made are called; a process that is killed leaves one."""
+
 #: Where data lies may change; that it is the same data is checked by its fingerprint.
 _MOVABLE = ("data.source", "data.root", "data.download")
 
@@ -68,6 +72,7 @@ class Run:
     info: dict[str, Any]
 
     @classmethod
+    @checked
     def open(cls, folder: "str | os.PathLike[str] | Run") -> "Run":
         """Reads a run folder; of a cross-validation, the run that was trained on all images.
 
@@ -92,8 +97,8 @@ class Run:
             raise ValueError(f"{path / INFO} is damaged: its format is {version!r}")
         if version > FORMAT:
             raise ValueError(
-                f"{path} has run format {version!r} and this smallvit reads up to {FORMAT}: it was "
-                "written by a newer version; upgrade smallvit"
+                f"{path / INFO} has run format {version!r} and this smallvit reads up to "
+                f"{FORMAT}: it was written by a newer version; upgrade smallvit"
             )
         check_info(info, path / INFO)
         try:
@@ -123,7 +128,7 @@ class Run:
         target = folder.resolve()  # the folder itself may be a link
         # Written elsewhere and moved: a process that dies here leaves no half of a run.
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".new-run-", dir=target.parent) as beside:
+        with TemporaryDirectory(prefix=_NEW, dir=target.parent) as beside:
             new = Path(beside) / "run"
             new.mkdir()
             write_bytes(new / CONFIG, text)
@@ -137,6 +142,41 @@ class Run:
                     raise
                 raise taken(folder) from error  # by a process that was faster
         return run
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}: {self._status}, {self._about})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, how it stands, how good it is."""
+        from smallvit.pages import html_table
+
+        info = self.info
+        rows = [
+            ("folder", str(self.folder)),
+            ("status", self._status),
+            ("parameters", f"{info.get('parameters', 0):,}"),
+            ("device", str(info.get("device", ""))),
+        ]
+        try:
+            evaluation = self.evaluation()
+            tested = "not measured" if evaluation is None else evaluation.summary()
+        except ValueError as error:  # a damaged file must not hide the rest
+            tested = str(error)
+        first, *more = tested.split("\n")
+        return html_table(self._about, [*rows, ("test", first)], more)
+
+    @property
+    def _status(self) -> str:
+        if self.finished and "steps" in self.info:
+            return f"finished after {self.info['steps']:,} steps"
+        return str(self.info.get("status", "unfinished"))
+
+    @property
+    def _about(self) -> str:
+        info = self.info
+        model = info.get("model", {}).get("name") or self.config.model.name
+        source = Path(str(info.get("data", {}).get("source") or self.config.data.source)).name
+        return f"{model} on {source}"
 
     def note(self, **values: Any) -> "Run":
         """Adds to what is recorded; returns the run as it is now."""
@@ -314,7 +354,9 @@ class Run:
                 for name in ("classes", "counts")
                 if old.get(name) != new[name]
             ]
-            what = "; ".join(changes) or "some images are not the same"
+            renamed = old.get("contents") == new["contents"]
+            which = "the names of some images" if renamed else "some images"
+            what = "; ".join(changes) or f"{which} are not the same"
             raise ValueError(f"{new['source']} has changed since the run began: {what}")
 
     def evaluation(self) -> Evaluation | None:
@@ -374,8 +416,10 @@ class Run:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Refuses a folder that exists and is not empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Refuses a folder that exists and is not empty; what a killed process left does not count."""
+    if folder.is_dir() and all(path.name.startswith(_NEW) for path in folder.iterdir()):
+        return
+    if folder.exists():
         raise taken(folder)
 
 

@@ -24,7 +24,7 @@ from smallvit.runs.folder import CONFIG, EVALUATION, FINAL, INFO, Run, folds_of,
 from smallvit.training.distributed import join_world
 from smallvit.training.loop import resume_command
 from smallvit.training.objective import CALIBRATED
-from smallvit.training.train import check_writable, resume, train
+from smallvit.training.train import check_writable, resume, tidy, train
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +144,8 @@ def _train_missing(
             trained += 1
         elif not (run := Run.open(target)).finished:
             run = resume(target, download=download, shown=shown)
+        else:
+            tidy(run)
         if not run.finished:
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}

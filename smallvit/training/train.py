@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 import smallvit
+from smallvit.arguments import checked
 from smallvit.data import Audit, Dataset, audit
 from smallvit.files import hash_bytes
 from smallvit.models.build import describe, make_model
-from smallvit.runs.checkpoint import Progress, load_checkpoint
+from smallvit.runs.checkpoint import Progress, load_checkpoint, remove_checkpoints
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 _ABOUT_LABELS = ("one-class", "empty-class", "one-image", "conflicts", "case")
 
 
+@checked
 def train(
     config: RunConfig,
     *,
@@ -109,6 +111,7 @@ def train(
         leave_world(world)
 
 
+@checked
 def resume(
     folder: str | os.PathLike[str],
     *,
@@ -133,6 +136,7 @@ def resume(
     """
     run = Run.open(folder)
     if run.finished:
+        tidy(run)
         raise ValueError(f"{run.folder} is finished; there is nothing to resume")
     if config is not None:
         run.config.refuse_changes(config.to_dict())
@@ -169,6 +173,13 @@ def resume(
     finally:
         lock.close()
         leave_world(world)
+
+
+def tidy(run: Run) -> None:
+    """Removes checkpoints that a process left which was killed after its run was finished."""
+    if run.finished and (run.folder / CHECKPOINTS).exists():
+        with run.locked():
+            remove_checkpoints(run.folder / CHECKPOINTS)
 
 
 def _create(

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from smallvit.arguments import checked
 from smallvit.interop.references import DROPPED, load_reference, read_checkpoint, unwrap
 from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES
@@ -33,6 +34,7 @@ _FILES = {".pth", ".pt", ".bin", ".ckpt", ".safetensors"}
 _DESCRIPTION = ("name", "options", "image_size", "in_channels", "num_classes")
 
 
+@checked
 def start_from(
     source: str | PathLike[str],
     *,
