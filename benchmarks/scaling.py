@@ -128,12 +128,11 @@ def table(axis, results):
             power = math.log(found["ms"] / ms) / math.log(int(at) / before)
         last[row] = int(at), found["ms"]
         found["power"] = power
-        rate, memory = found.get("images_per_second"), found.get("gigabytes")
-        print(
-            f"| {int(at):,} | {row} | {found['ms']:,.1f} | {'–' if power is None else f'{power:.2f}'} | "
-            f"{'–' if rate is None else f'{rate:,.0f}'} | "
-            f"{'–' if memory is None else f'{memory:.1f}'} |"
-        )
+        others = (power, ".2f"), (found.get("images_per_second"), ",.0f")
+        others += ((found.get("gigabytes"), ".1f"),)
+        cells = [f"{int(at):,}", row, f"{found['ms']:,.1f}"]
+        cells += ["–" if value is None else format(value, form) for value, form in others]
+        print(f"| {' | '.join(cells)} |")
 
 
 def main():

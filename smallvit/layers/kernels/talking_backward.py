@@ -67,7 +67,7 @@ def _all_pairs(part, maps, slopes, again, heads: tl.constexpr):
     for old in tl.static_range(heads):
         for new in tl.static_range(heads):
             at = part + old * heads + new
-            total = tl.sum(tl.sum(maps[old] * slopes[new], 1), 0)
+            total = tl.sum(maps[old] * slopes[new])
             tl.store(at, tl.load(at, again, 0.0) + total)
 
 
