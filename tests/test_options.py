@@ -114,7 +114,7 @@ def test_help_is_grouped_with_the_most_used_first():
     assert listed[1:] == [
         *("--image-size", "--val", "--test", "--folds", "--allow", "--fit", "--root", "--download"),
         *("--model", "--pretrained", "--recipe", "--minutes", "--epochs", "--drloc", "--seed"),
-        *("--out", "--resume", "--config", "--set", "--device", "--deterministic"),
+        *("--out", "--resume", "--config", "--set", "--watch", "--device", "--deterministic"),
         *("--tensorboard", "--wandb"),
     ]
 

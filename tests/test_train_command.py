@@ -279,7 +279,21 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
     app(shlex.split(line), standalone_mode=False)
     shown = capsys.readouterr().err
     plain = re.sub(r"\x1b\[[\d;?]*\w", "", shown)
-    assert re.search(r"training ━+ 100% loss \d\.\d\d\d", plain)
+    assert re.search(r"training ━+ 100% \d:\d\d:\d\d loss \d\.\d\d\d", plain)
+
+
+def test_time_and_numbers_fit_a_narrow_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    log = Log(Run(tmp_path, RunConfig(), {}), steps=10)
+    log.advance(5, 10)
+    log.show_interval(1.0, {"loss": 1.0, "accuracy": 0.5}, {"accuracy": 0.4}, 20.0, 12)
+    log.close()
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", capsys.readouterr().err)
+    assert re.search(
+        r"50% \S+ loss 1\.000 · accuracy 50\.0% · val 40\.0% · 20 images/s *[\r\n]", plain
+    )
+    assert "…" not in plain
 
 
 @pytest.mark.parametrize(
@@ -287,9 +301,12 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
     [
         ("train", "what shall be trained on?"),
         ("train nowhere", "nowhere"),
+        ("train {source}s", "did you mean '{source}'?"),
         ("train {source} --recipe autos", "autos"),
         ("train {source} --set optim.lr", "write path=value"),
         ("train {source} --epochs 1 --minutes 1", "not both"),
+        ("train {source} --epochs 0", "epochs is 0.0: give a number above 0"),
+        ("train {source} --minutes 0", "minutes is 0.0: give a number above 0"),
         ("train {source} --drloc=much", "loss.drloc is 'much'"),
         ("audit", "which data"),
         ("train {source} --set optm.lr=1", "did you mean 'optim'"),
@@ -303,4 +320,4 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
 def test_what_is_wrong_is_a_sentence(line, message, source):
     done = smallvit(line.format(source=source))
     assert done.exit_code != 0
-    assert message in done.output + str(done.exception)
+    assert message.format(source=source) in done.output + str(done.exception)

@@ -2,18 +2,24 @@
 
     python tools/results.py      # writes the tables; a test fails while they are out of date
 
-What stands between the markers is made here; all other text is written by hand.
+Figures of results/curves/*.json are written to docs/assets/. What stands between the markers is
+made here; all other text is written by hand.
 """
 
 import re
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
+from smallvit.experiments.curve import figure_of
 from smallvit.experiments.papers import COMPACT, DRLOC, SPT, Published
 from smallvit.experiments.reproduce import overview
-from smallvit.experiments.results import Result, read_results
+from smallvit.experiments.results import CurveResult, Result, read_curve, read_results
+from smallvit.reporting.figure import figure_svg
 
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS = ROOT / "docs" / "results.md", ROOT / "results"
+CURVES, ASSETS = RESULTS / "curves", PAGE.parent / "assets"
 
 PAPERS = {
     SPT: "Shifted Patch Tokenization and Locality Self-Attention",
@@ -76,7 +82,39 @@ def _line(row: Published, result: Result | None) -> str:
     return f"| `{row.key}` | `{row.model}` | {row.accuracy:g} | {ours} | {seeds} |"
 
 
-PARTS = {"measured": measured, "papers": papers}
+def curves() -> str:
+    """Accuracy against training images: a figure and a table for each file."""
+    parts = [_curve(read_curve(path), figure.name) for path, figure in figures().items()]
+    return "\n".join(parts) or "None has been run yet.\n"
+
+
+def figures() -> dict[Path, Path]:
+    """Files of curves, and where the figure of each belongs."""
+    return {path: ASSETS / f"curve-{path.stem}.svg" for path in sorted(CURVES.glob("*.json"))}
+
+
+def _curve(result: CurveResult, figure: str) -> str:
+    counts = sorted({point.images for each in result.models for point in each.points})
+    lines = [
+        f"**{result.title}**: `{result.command}`; {result.budget} each; "
+        f"{', '.join(result.hardware)}; commit {', '.join(result.commits) or '–'}.\n",
+        f"![Accuracy against training images](assets/{figure})\n",
+        f"| training images | {' | '.join(f'{count:,}' for count in counts)} |",
+        "|---|" + "--:|" * len(counts),
+    ]
+    for model in result.models:
+        found = {point.images: point for point in model.points}
+        cells = [_spread(found[n].accuracies) if n in found else "–" for n in counts]
+        lines.append(f"| `{model.model}` | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"- {note}" for note in result.notes)]) + "\n"
+
+
+def _spread(accuracies: Sequence[float]) -> str:
+    mean = f"{100 * statistics.mean(accuracies):.1f}"
+    return f"{mean} ± {100 * statistics.stdev(accuracies):.1f}" if accuracies[1:] else mean
+
+
+PARTS = {"measured": measured, "curves": curves, "papers": papers}
 
 
 def page() -> str:
@@ -93,3 +131,5 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    for path, figure in figures().items():
+        figure.write_text(figure_svg(figure_of(read_curve(path))))

@@ -13,12 +13,16 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
+from smallvit.cli.terminal import legible, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from smallvit.experiments.cluster import Place
     from smallvit.experiments.engine import Member, Outcome, RunSet
     from smallvit.reporting.sheet import Sheet, Table
+
+logger = logging.getLogger("smallvit.cli")
 
 #: What all runs of a set share.
 _NAMES = (
@@ -65,6 +69,25 @@ Changes = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray[://HOST:PORT]",
+        help="Train on a Ray cluster, several runs at a time: the one at that address or at "
+        "RAY_ADDRESS, or one of this machine alone.",
+        rich_help_panel=RUN,
+    ),
+]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Cores of each run with --on; by default a GPU's share of them, or without GPUs all "
+        "of a machine.",
+        rich_help_panel=RUN,
+    ),
+]
 
 
 @app.command()
@@ -75,6 +98,8 @@ def compare(
     seeds: Seeds = 3,
     out: Out = None,
     changes: Changes = None,
+    on: On = None,
+    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say which of several models is best on your images, or that this cannot be told.
@@ -87,7 +112,7 @@ def compare(
     wanted = None
     if settings.get("data", {}).get("source"):
         wanted = compare_set(settings, models or [], seeds=seeds, command=_command())
-    _work("compare", wanted, out)
+    _end(_work("compare", wanted, out, on=on, cores=cores))
 
 
 @app.command()
@@ -97,6 +122,8 @@ def ablate(
     seeds: Seeds = 3,
     out: Out = None,
     changes: Changes = None,
+    on: On = None,
+    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say what SPT, LSA and DRLoc each add to a model on your images, and together."""
@@ -107,8 +134,8 @@ def ablate(
     if settings.get("data", {}).get("source"):
         wanted, impossible = ablate_set(settings, seeds=seeds, command=_command())
         for row, reason in impossible.items():
-            typer.echo(f"{row} is left out: {reason}", err=True)
-    _work("ablate", wanted, out)
+            say(f"{row} is left out: {reason}", err=True)
+    _end(_work("ablate", wanted, out, on=on, cores=cores))
 
 
 @app.command()
@@ -124,8 +151,17 @@ def curve(
         ),
     ] = None,
     seeds: Seeds = 3,
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also keep the curves in this JSON file, such as results/curves/cifar10.json.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     out: Out = None,
     changes: Changes = None,
+    on: On = None,
+    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say whether more images would help: accuracy against their number, and a forecast."""
@@ -137,7 +173,16 @@ def curve(
         wanted = curve_set(
             settings, models or [], shares=_numbers(shares), seeds=seeds, command=_command()
         )
-    _work("curve", wanted, out)
+    folder = _work("curve", wanted, out, on=on, cores=cores)
+    if result is not None:
+        from smallvit.experiments import read_outcomes
+        from smallvit.experiments.curve import result_of
+        from smallvit.experiments.engine import read_set
+        from smallvit.experiments.results import write_curve
+
+        write_curve(result, result_of(result.stem, read_set(folder), read_outcomes(folder)))
+        say(f"result {result}")
+    _end(folder)
 
 
 @app.command()
@@ -169,11 +214,16 @@ def reproduce(
     ] = Path("results"),
     out: Out = None,
     changes: Changes = None,
+    on: On = None,
+    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Train a row of the papers' tables, and show ours beside the published number."""
     from smallvit.config_io import nested, overlaid
-    from smallvit.experiments import reproduce_set
+    from smallvit.experiments import read_outcomes, reproduce_set
+    from smallvit.experiments.engine import read_set
+    from smallvit.experiments.reproduce import result_of
+    from smallvit.experiments.results import write_result
 
     if listed:
         _list_rows(results)
@@ -187,7 +237,12 @@ def reproduce(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=_command()
         )
         out = out or Path("runs") / "reproduce" / row.replace("/", "-")
-    _work("reproduce", wanted, out, results=results)
+    folder = _work("reproduce", wanted, out, on=on, cores=cores)
+    outcomes = read_outcomes(folder)
+    if any(each.state == "finished" for each in outcomes):
+        kept = write_result(results, result_of(read_set(folder), outcomes))
+        say(f"result {kept}")
+    _end(folder)
 
 
 def _settings(
@@ -210,13 +265,17 @@ def _command() -> str:
 
 
 def _work(
-    kind: str, wanted: "RunSet | None", out: Path | None, results: Path | None = None
-) -> None:
-    """Trains what is missing of a set, and says what it shows."""
+    kind: str,
+    wanted: "RunSet | None",
+    out: Path | None,
+    *,
+    on: str | None,
+    cores: int | None,
+) -> Path:
+    """Trains what is missing of a set, and says what it shows; its folder."""
     from rich.console import Console
 
-    from smallvit.experiments import begin, conclude, conduct, read_outcomes
-    from smallvit.experiments.conclusions import PAGE
+    from smallvit.experiments import begin, conclude
     from smallvit.runs.folder import new_folder
 
     if wanted is None and out is None:
@@ -228,25 +287,48 @@ def _work(
     runs = begin(out, wanted)
     if runs.kind != kind:
         raise refusal(f"{out} is a set for `smallvit {runs.kind}`")
-    with _showing(out) as show:
-        done = conduct(out, started=show.started, ended=show.ended)
+    done = _conduct(out, on, cores)
     sheet = conclude(out)
     if not done:
         on = shlex.join(["smallvit", kind, "--out", str(out)])
-        typer.echo(f"stopped; go on with: {on}", err=True)
+        say(f"stopped; go on with: {on}", err=True)
         raise typer.Exit(130)
     console = Console()
     for part in renderables(sheet, console.width):
         console.print(part)
-    outcomes = read_outcomes(out)
-    if results is not None and any(each.state == "finished" for each in outcomes):
-        from smallvit.experiments.reproduce import result_of
-        from smallvit.experiments.results import write_result
+    return out
 
-        typer.echo(f"result {write_result(results, result_of(runs, outcomes))}")
-    typer.echo(f"page {out / PAGE}")
-    if any(each.state == "failed" for each in outcomes):
+
+def _end(folder: Path) -> None:
+    """Says where the page is, and whether something failed."""
+    from smallvit.experiments import read_outcomes
+    from smallvit.experiments.conclusions import FIGURE, PAGE
+
+    for name in (FIGURE, PAGE):
+        if (folder / name).is_file():
+            say(f"{name.partition('.')[0]} {folder / name}")
+    if any(each.state == "failed" for each in read_outcomes(folder)):
         raise typer.Exit(1)
+
+
+def _conduct(folder: Path, on: str | None, cores: int | None) -> bool:
+    """Trains what is missing, here or on a cluster; whether all of it was tried."""
+    from smallvit.experiments import conduct
+    from smallvit.experiments.cluster import address_of, conduct_on_ray
+
+    if on is None:
+        if cores is not None:
+            raise refusal("--cores is for --on ray: one run after the other takes all of them")
+        with _showing(folder) as show:
+            return conduct(folder, started=show.started, ended=show.ended)
+    address = address_of(on)
+    with _showing(folder) as show:
+
+        def started(member: "Member", place: "Place") -> None:
+            show.started(member)
+            logger.info("%s: on %s, process %d", member.name, place.host, place.pid)
+
+        return conduct_on_ray(folder, address, cores=cores, started=started, ended=show.ended)
 
 
 def renderables(sheet: "Sheet", width: int) -> "Iterator[RenderableType]":
@@ -255,29 +337,32 @@ def renderables(sheet: "Sheet", width: int) -> "Iterator[RenderableType]":
 
     yield _table(sheet.tables[0], width)
     for name, text in sheet.failures.items():
-        yield Text(f"failed: {name}: {text}", style="red")
+        yield Text(legible(f"failed: {name}: {text}"), style="red")
     for sentence in sheet.notes:
-        yield Text(sentence, style="dim")
+        yield Text(legible(sentence), style="dim")
     for sentence in sheet.lead:
-        yield Text(sentence, style="bold")
+        yield Text(legible(sentence), style="bold")
 
 
 def _table(table: "Table", width: int) -> "RenderableType":
     """As many columns, from the left, as fit beside each other; the page has all."""
+    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(box=None, pad_edge=False)
     lengths = [
-        max(len(heading), *(len(row[number].text) for row in table.rows))
+        max(
+            cell_len(legible(text)) for text in [heading, *(row[number].text for row in table.rows)]
+        )
         for number, heading in enumerate(table.columns)
     ]
     fitting = [n for n in range(len(lengths)) if not n or sum(lengths[: n + 1]) + 2 * n <= width]
     for number in fitting:
         justify: Literal["left", "right"] = "right" if number else "left"
-        shown.add_column(table.columns[number], justify=justify, overflow="fold")
+        shown.add_column(legible(table.columns[number]), justify=justify, overflow="fold")
     for row in table.rows:
-        shown.add_row(*(Text(row[number].text) for number in fitting))
+        shown.add_row(*(Text(legible(row[number].text)) for number in fitting))
     return shown
 
 
@@ -288,7 +373,7 @@ class Show:
         from smallvit.experiments import read_outcomes
 
         self.folder = folder
-        self.member: Member | None = None
+        self.running: dict[str, Member] = {}
         # Read once: a table that is drawn every other second must not keep the training waiting.
         outcomes = read_outcomes(folder)
         self.rows = {each.member.name: each.member.row for each in outcomes}
@@ -303,34 +388,33 @@ class Show:
 
     def started(self, member: "Member") -> None:
         """A member is now being trained."""
-        self.member = member
+        self.running[member.name] = member
 
     def ended(self, outcome: "Outcome") -> None:
         """A member is finished, or has failed."""
-        self.member = None
+        self.running.pop(outcome.member.name, None)
         self.states[outcome.member.name] = state, accuracy = self._state(outcome)
         done = sum(state in ("finished", "failed") for state, _ in self.states.values())
         said = outcome.error if state == "failed" else "no test split"
         if accuracy is not None:
             said = f"{100 * accuracy:.1f} %"
-        logging.getLogger("smallvit.cli").info(
-            "%d of %d: %s: %s", done, len(self.states), outcome.member.name, said
-        )
+        logger.info("%d of %d: %s: %s", done, len(self.states), outcome.member.name, said)
 
     def __rich__(self) -> "RenderableType":
         """The table of a running set."""
         from rich.table import Table as RichTable
 
         shown = RichTable("row", "done", "accuracy", "now", box=None, pad_edge=False)
-        running = self.member
         for row in dict.fromkeys(self.rows.values()):
             states = [state for name, state in self.states.items() if self.rows[name] == row]
             found = [accuracy for _, accuracy in states if accuracy is not None]
             done = sum(state == "finished" for state, _ in states)
             failed = sum(state == "failed" for state, _ in states)
             now = f"{failed} failed" if failed else ""
-            if running is not None and running.row == row:
-                now = f"seed {running.seed}: {progress(self.folder / running.folder)}"
+            if running := [each for each in self.running.values() if each.row == row]:
+                now = ", ".join(
+                    f"seed {each.seed}: {progress(self.folder / each.folder)}" for each in running
+                )
             mean = f"{100 * sum(found) / len(found):.1f} %" if found else "–"
             shown.add_row(row, f"{done} of {len(states)}", mean, now)
         return shown
@@ -396,5 +480,5 @@ def _list_rows(results: Path) -> None:
         if result is not None:
             seeds = str(len(result.trainings))
         about = (row.key, row.paper, row.model, row.recipe, seen, f"{row.accuracy:g}")
-        shown.add_row(*about, ours, seeds)
+        shown.add_row(*map(legible, (*about, ours, seeds)))
     Console().print(shown)

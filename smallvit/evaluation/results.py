@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from smallvit.arguments import check
 from smallvit.evaluation.calibration import ConfidenceBin
 from smallvit.evaluation.intervals import Estimate, proportion
 from smallvit.evaluation.metrics import METRICS
-from smallvit.text import shown
+from smallvit.text import counted, shown
 
 FORMAT = 1
 """Of the JSON that is written; older is read, newer refused."""
@@ -135,6 +136,22 @@ class Evaluation:
             )
         return metrics[name]
 
+    def __repr__(self) -> str:
+        return (
+            f"Evaluation({self.split}: {self.count:,} images of {len(self.classes):,} classes, "
+            f"accuracy {self.metrics['accuracy'].percent})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: all metrics with their meaning, the largest confusions."""
+        from smallvit.pages import html_table
+
+        rows = [
+            (METRICS[name].title, METRICS[name].text(value), METRICS[name].explanation)
+            for name, value in self.metrics.items()
+        ]
+        return html_table(self._heading(), rows, self._confusions())
+
     @property
     def top5(self) -> Estimate | None:
         """Top-5 accuracy; None where there are no more than five classes."""
@@ -158,25 +175,26 @@ class Evaluation:
         if len(present) > 2:
             lines += ["", "worst classes (recall)"]
             lines += [
-                f"  {row.recall.percent}  {shown(row.name)}, {row.support:,} images"
+                f"  {row.recall.percent}  {shown(row.name)}, {counted(row.support, 'image')}"
                 for row in worst
             ]
-        confused = largest_confusions(self, _CONFUSED)
-        if confused:
-            lines += ["", "largest confusions"]
-            lines += [
-                f"  {pair.images:,} of {pair.support:,} {shown(pair.truth)} predicted as "
-                f"{shown(pair.predicted)}"
-                for pair in confused
-            ]
+        if confused := self._confusions():
+            lines += ["", "largest confusions", *(f"  {each}" for each in confused)]
         return "\n".join(lines)
+
+    def _confusions(self) -> list[str]:
+        return [
+            f"{pair.images:,} of {pair.support:,} {shown(pair.truth)} predicted as "
+            f"{shown(pair.predicted)}"
+            for pair in largest_confusions(self, _CONFUSED)
+        ]
 
     def _heading(self) -> str:
         many, missing = len(self.classes), len(self.absent)
         note = f", {missing} of them absent" if missing else ""
         return (
-            f"{self.split}: {self.count:,} images of {many:,} classes{note}; "
-            "95 % confidence intervals in brackets"
+            f"{self.split}: {counted(self.count, 'image')} of {counted(many, 'class', 'classes')}"
+            f"{note}; 95 % confidence intervals in brackets"
         )
 
     def _rows(self, names: Iterable[str]) -> list[str]:
@@ -217,6 +235,7 @@ class Evaluation:
         """
         from smallvit.config_io import check_keys, from_plain
 
+        check("text", text, str)
         try:
             plain: Any = json.loads(text)
         except (ValueError, RecursionError) as error:

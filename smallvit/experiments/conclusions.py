@@ -7,10 +7,11 @@ from typing import Any
 from smallvit.experiments import ablate, compare, curve, reproduce
 from smallvit.experiments.engine import read_outcomes, read_set
 from smallvit.files import write_bytes, write_json
+from smallvit.reporting.figure import figure_svg
 from smallvit.reporting.report import sheet_page
 from smallvit.reporting.sheet import Sheet
 
-PAGE, SUMMARY = "page.html", "summary.json"
+PAGE, SUMMARY, FIGURE = "page.html", "summary.json", "figure.svg"
 
 #: By the kind of the set.
 CONCLUDE: dict[str, Callable[..., tuple[Sheet, dict[str, Any]]]] = {
@@ -22,7 +23,7 @@ CONCLUDE: dict[str, Callable[..., tuple[Sheet, dict[str, Any]]]] = {
 
 
 def conclude(folder: Path) -> Sheet:
-    """Reads the set in a folder, and writes its page and its numbers beside it.
+    """Reads the set in a folder, and writes its page, its numbers and its figure beside it.
 
     Raises:
         ValueError: There is no set, or a run of it is damaged.
@@ -32,4 +33,6 @@ def conclude(folder: Path) -> Sheet:
     sheet, plain = CONCLUDE[runs.kind](runs, outcomes)
     write_bytes(folder / PAGE, sheet_page(sheet).encode())
     write_json(folder / SUMMARY, plain)
+    if sheet.charts:
+        write_bytes(folder / FIGURE, figure_svg(sheet.charts[0]).encode())
     return sheet

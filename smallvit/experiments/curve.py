@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, overlaid
 from smallvit.evaluation import Estimate
 from smallvit.evaluation.paired import same_images
@@ -11,9 +12,11 @@ from smallvit.evaluation.power_law import PowerLaw, fit_power_law
 from smallvit.evaluation.seeds import hits_of
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Member, Outcome, RunSet
+from smallvit.experiments.results import CurveOfModel, CurvePoint, CurveResult
 from smallvit.experiments.rows import Row, make_rows
 from smallvit.experiments.specs import changes_for, listed
 from smallvit.recipes import plan
+from smallvit.reporting.charts import Chart
 from smallvit.reporting.comparing import points
 from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
 from smallvit.text import counted, shown
@@ -39,12 +42,13 @@ class Curve:
     why: str = ""
 
 
+@checked
 def curve_set(
     settings: Mapping[str, Any],
     models: Sequence[str] = (),
     *,
     shares: Sequence[float] = (),
-    seeds: int = 3,
+    seeds: compare.Seeds = 3,
     command: str = "",
 ) -> RunSet:
     """The runs of learning curves.
@@ -65,7 +69,6 @@ def curve_set(
     """
     own = leaf(settings, "model.name") or "auto"
     changes = {name: changes_for(name) for name in listed(models or [own])}
-    compare.check_seeds(seeds)
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
     count, classes = len(planned.dataset.split("train")), len(planned.dataset.classes)
     enough = [share for share in SHARES if share * count >= _PER_CLASS * classes]
@@ -138,18 +141,7 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     curves = make_curves(runs, outcomes)
     rows = [row for curve in curves for _, row in curve.points]
     data = shown(str(runs.facts.get("data", "data")))
-    lines = {c.model: [(float(n), row) for n, row in c.points] for c in curves if c.points}
-    charts = []
-    if lines:
-        charts.append(
-            accuracy_over(
-                {m: [(n, _accuracy(row).value) for n, row in each] for m, each in lines.items()},
-                intervals={m: [_accuracy(row) for _, row in each] for m, each in lines.items()},
-                title="Accuracy against training images",
-                x_label="training images",
-                doubling=True,
-            )
-        )
+    charts = [figure_of(result_of(data, runs, outcomes))] if rows else []
     sheet = Sheet(
         title=f"Would more images help? {data}",
         lead=tuple(sentence for curve in curves for sentence in _answers(curve)),
@@ -223,6 +215,51 @@ def _table(curves: Sequence[Curve]) -> Table:
             )
     columns = ("model", "images", "accuracy", "± std", "95 % interval", "law", "minutes")
     return Table(title="Numbers of images", columns=columns, rows=tuple(cells))
+
+
+def result_of(title: str, runs: RunSet, outcomes: Sequence[Outcome]) -> CurveResult:
+    """What the repository keeps of learning curves."""
+    curves = make_curves(runs, outcomes)
+    infos = [run.info for curve in curves for _, row in curve.points for run in row.runs]
+    return CurveResult(
+        title=title,
+        data=str(runs.facts.get("data", "data")),
+        budget=str(runs.facts.get("budget", "")),
+        models=tuple(
+            CurveOfModel(
+                model=curve.model,
+                parameters=next((row.parameters for _, row in curve.points), None),
+                points=tuple(
+                    CurvePoint(
+                        images=count,
+                        accuracy=_accuracy(row),
+                        accuracies=row.accuracies,
+                        minutes=row.minutes,
+                        images_seen=row.images_seen,
+                    )
+                    for count, row in curve.points
+                ),
+            )
+            for curve in curves
+        ),
+        command=runs.command,
+        commits=runs.commits,
+        hardware=tuple(sorted({str(info.get("device")) for info in infos})),
+        torch=tuple(sorted({str(info.get("torch")) for info in infos})),
+    )
+
+
+def figure_of(result: CurveResult) -> Chart:
+    """Accuracy against training images, as the page of the set shows it."""
+    drawn = [each for each in result.models if each.points]
+    lines = {m.model: [(float(p.images), p.accuracy.value) for p in m.points] for m in drawn}
+    return accuracy_over(
+        lines,
+        intervals={m.model: [p.accuracy for p in m.points] for m in drawn},
+        title=f"{result.title}: accuracy against training images",
+        x_label="training images",
+        doubling=True,
+    )
 
 
 def _plain(curve: Curve) -> dict[str, Any]:

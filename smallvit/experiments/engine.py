@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from smallvit.arguments import checked
 from smallvit.config_io import differences, from_plain, overlaid, to_plain
 from smallvit.files import read_json, write_json
 from smallvit.recipes import plan
@@ -148,6 +149,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "row"
 
 
+@checked
 def begin(folder: Path, wanted: RunSet | None) -> RunSet:
     """Writes a new set, or opens the one that is there and adds what it does not have yet.
 
@@ -187,6 +189,7 @@ def read_set(folder: Path) -> RunSet:
     return from_plain(RunSet, plain)
 
 
+@checked
 def read_outcomes(folder: Path) -> list[Outcome]:
     """What the folder holds of each member."""
     return [read_outcome(folder, member) for member in read_set(folder).members]
@@ -195,11 +198,15 @@ def read_outcomes(folder: Path) -> list[Outcome]:
 def read_outcome(folder: Path, member: Member) -> Outcome:
     """What the folder holds of one member."""
     failed = read_json(folder / FAILED) if (folder / FAILED).is_file() else {}
-    place = folder / member.folder
-    run = Run.open(place) if (place / INFO).is_file() else None
-    return Outcome(member=member, run=run, error=failed.get(member.name, ""))
+    place, error = folder / member.folder, failed.get(member.name, "")
+    try:
+        run = Run.open(place) if (place / INFO).is_file() else None
+    except ValueError as damage:
+        return Outcome(member=member, error=str(damage))
+    return Outcome(member=member, run=run, error=error)
 
 
+@checked
 def conduct(
     folder: Path,
     *,
@@ -221,9 +228,8 @@ def conduct(
     Raises:
         ValueError: Another process works on this set.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("a set of runs is trained in one process: start it without torchrun")
-    with _alone(folder):
+    with alone(folder):
+        command = read_set(folder).command
         for outcome in read_outcomes(folder):
             if outcome.state == "finished":
                 continue
@@ -231,20 +237,28 @@ def conduct(
             started(member)
             error = ""
             try:
-                if not _train(member, folder, clock).finished:
+                if not train_member(member, folder / member.folder, command, clock).finished:
                     return False
             except Exception as failure:
                 error = str(failure) or type(failure).__name__
                 logger.debug("%s failed", member.name, exc_info=True)
-            _note_failure(folder, member, error)
+            note_failure(folder, member, error)
             _tidy()
             ended(read_outcome(folder, member))
     return True
 
 
-def _train(member: Member, folder: Path, clock: Callable[[], float]) -> Run:
-    """One member from its beginning, or from where it was stopped."""
-    place = folder / member.folder
+def train_member(
+    member: Member, place: Path, command: str, clock: Callable[[], float] = time.monotonic
+) -> Run:
+    """One member from its beginning, or from where it was stopped.
+
+    Args:
+        member: Which.
+        place: Its run folder.
+        command: For the record: what was typed for the set.
+        clock: Seconds; only their differences count.
+    """
     if (place / INFO).is_file():
         return resume(place, shown=False, clock=clock)
     planned = plan(changes=member.changes)
@@ -255,13 +269,13 @@ def _train(member: Member, folder: Path, clock: Callable[[], float]) -> Run:
         out=place,
         dataset=planned.dataset,
         audited=planned.audit,
-        command=f"{read_set(folder).command}  # {member.name}",
+        command=f"{command}  # {member.name}",
         shown=False,
         clock=clock,
     )
 
 
-def _note_failure(folder: Path, member: Member, error: str) -> None:
+def note_failure(folder: Path, member: Member, error: str) -> None:
     """Keeps why a member failed, or forgets it where it did not."""
     path = folder / FAILED
     failed = read_json(path) if path.is_file() else {}
@@ -283,8 +297,14 @@ def _tidy() -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keeps other processes out; a lock that a killed process held is free again."""
+def alone(folder: Path) -> Iterator[None]:
+    """Keeps other processes out; a lock that a killed process held is free again.
+
+    Raises:
+        ValueError: Another process works on this set, or this is one of several.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("a set of runs is trained in one process: start it without torchrun")
     with (folder / LOCK).open("w") as file:
         if fcntl is not None:
             try:

@@ -4,13 +4,15 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from smallvit.config_io import from_plain, to_plain
 from smallvit.evaluation import Estimate
 from smallvit.files import read_json, write_json
 
 FORMAT = 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +109,15 @@ def read_results(folder: Path) -> list[Result]:
     Raises:
         ValueError: A file is damaged, or was written by a newer version.
     """
-    return [_read(path) for path in sorted(folder.glob("*.json"))]
+    return [_read(path, Result) for path in sorted(folder.glob("*.json"))]
 
 
-def _read(path: Path) -> Result:
+def _read(path: Path, kind: type[T]) -> T:
     plain = read_json(path)
     if plain.get("format") != FORMAT:
         raise ValueError(f"{path} has format {plain.get('format')!r}: expected {FORMAT}")
     try:
-        return from_plain(Result, plain)
+        return from_plain(kind, plain)
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 
@@ -130,9 +132,97 @@ def write_result(folder: Path, result: Result) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / result.name
     if path.is_file():
-        result = _joined(_read(path), result, path)
+        result = _joined(_read(path, Result), result, path)
     write_json(path, to_plain(result))
     return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """One model trained on one number of images.
+
+    Attributes:
+        images: Training images.
+        accuracy: On the test split, the mean over seeds with its 95 % interval.
+        accuracies: By seed.
+        minutes: Of training, the mean over seeds.
+        images_seen: In training, by each.
+    """
+
+    images: int
+    accuracy: Estimate
+    accuracies: tuple[float, ...]
+    minutes: float | None = None
+    images_seen: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveOfModel:
+    """One model on several numbers of images.
+
+    Attributes:
+        model: As it was named.
+        parameters: Of the model.
+        points: By number of images.
+    """
+
+    model: str
+    parameters: int | None = None
+    points: tuple[CurvePoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveResult:
+    """Accuracy against the number of training images: what `smallvit curve --result` keeps.
+
+    Attributes:
+        title: What it is.
+        data: What was trained on.
+        budget: How long each run trained.
+        models: Those that were trained.
+        command: What was typed.
+        commits: Of the code.
+        hardware: The devices.
+        torch: Its versions.
+        notes: What one has to know, a sentence each; written by hand.
+        format: Of the file.
+    """
+
+    title: str
+    data: str
+    budget: str
+    models: tuple[CurveOfModel, ...]
+    command: str = ""
+    commits: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
+    torch: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    format: int = FORMAT
+
+
+def read_curve(path: Path) -> CurveResult:
+    """The curves of a file.
+
+    Raises:
+        ValueError: It is damaged, or was written by a newer version.
+    """
+    return _read(path, CurveResult)
+
+
+def write_curve(path: Path, result: CurveResult) -> None:
+    """Writes curves; notes that the file has are kept.
+
+    Raises:
+        ValueError: The file is of other data.
+        OSError: It cannot be written.
+    """
+    if path.is_file():
+        old = read_curve(path)
+        if old.data != result.data:
+            raise ValueError(f"{path} has curves of {old.data}, not of {result.data}: move it away")
+        result = replace(result, notes=old.notes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, to_plain(result))
 
 
 def _joined(old: Result, new: Result, path: Path) -> Result:

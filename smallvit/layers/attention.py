@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from smallvit.arguments import Width, checked
 from smallvit.layers.kernels import fused_attention, fusible
 
 
@@ -137,13 +138,14 @@ class MultiHead(nn.Module):
     local: ClassVar[bool] = False
     fused: bool = True
 
+    @checked
     def __init__(
         self,
-        dim: int,
-        num_heads: int,
+        dim: Width,
+        num_heads: Width,
         *,
-        head_dim: int | None = None,
-        out_dim: int | None = None,
+        head_dim: Width | None = None,
+        out_dim: Width | None = None,
         qkv_bias: bool = False,
         scale: float | None = None,
         temperature: bool | None = None,

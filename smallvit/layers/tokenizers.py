@@ -6,13 +6,14 @@ Each has a `receptive_field`: the side, in pixels, of what one token sees.
 import math
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from smallvit.arguments import Between, Width, checked
 from smallvit.layers.kernels import fused_pool, plain_pool, poolable
 
 Directions = Literal["diagonal", "cardinal", "all"]
@@ -94,13 +95,14 @@ class SPT(nn.Module):
         directions: Where they move: the four diagonals, the four cardinals, or all eight.
     """
 
+    @checked
     def __init__(
         self,
-        in_channels: int,
-        dim: int,
-        patch_size: int,
+        in_channels: Width,
+        dim: Width,
+        patch_size: Width,
         *,
-        shift: float = 0.5,
+        shift: Annotated[float, Between(0, 1_000)] = 0.5,
         directions: Directions = "diagonal",
     ) -> None:
         super().__init__()

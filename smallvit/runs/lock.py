@@ -11,6 +11,9 @@ from typing import IO, Any
 
 from smallvit.files import without_links
 
+_LONGEST = 500
+"""Bytes of a lock's file."""
+
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
@@ -66,7 +69,7 @@ def _flock(file: IO[bytes]) -> bool:
 
 
 def _alive(path: Path) -> bool:
-    """Without help of the system: whether the process that wrote the lock may still be there."""
+    """Without the system's locks: whether the process that wrote this one may still be there."""
     about = _read(path)
     if not about:
         return False
@@ -79,6 +82,13 @@ def _alive(path: Path) -> bool:
     except OSError:  # it is another user's
         return True
     return True
+
+
+def held(path: Path) -> bool:
+    """Whether a process that may still be there holds a lock; nothing is touched to find out."""
+    if not path.is_file() or path.is_symlink() or path.stat().st_size > _LONGEST:
+        return False
+    return _alive(path)
 
 
 def _holder(path: Path) -> str:

@@ -1,7 +1,7 @@
 """The application: its addresses, its page, and every refusal as a sentence."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
@@ -43,6 +43,9 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     503: {"description": "The model is busy; Retry-After says when to try again"},
     504: {"description": "The model took too long"},
 }
+
+
+_ALLOWED = {"top": "a whole number from 1", "explain": "true or false"}
 
 
 class Service:
@@ -105,7 +108,7 @@ def make_app(
     off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     app = FastAPI(title="smallvit", version=smallvit.__version__, lifespan=lifespan, **off)
     app.add_middleware(Middleware, metrics=service.metrics, hosts=hosts)
-    _add_refusals(app)
+    add_refusals(app, "POST an image to /predict, or open / in a browser", _ALLOWED)
 
     @app.post("/predict", responses=_REFUSALS, openapi_extra=_BODY)
     async def predict(
@@ -156,8 +159,14 @@ def _make_page(card: Card, limits: Limits) -> tuple[str, str]:
     return text, content_security(style, script, *more)
 
 
-def _add_refusals(app: FastAPI) -> None:
-    """Makes every error an object with one sentence."""
+def add_refusals(app: FastAPI, instead: str, allowed: Mapping[str, str]) -> None:
+    """Makes every error an object with one sentence.
+
+    Args:
+        app: The application.
+        instead: What to do where there is nothing at an address.
+        allowed: What parameters may be, by their names.
+    """
 
     @app.exception_handler(RefusedError)
     async def refused(_: Request, error: RefusedError) -> JSONResponse:
@@ -168,14 +177,13 @@ def _add_refusals(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         name, value = str(first["loc"][-1]), str(first.get("input"))[:80]
-        allowed = {"top": "a whole number from 1", "explain": "true or false"}.get(name, "")
-        return JSONResponse({"error": f"{name} is {value!r}: expected is {allowed}."}, 422)
+        expected = allowed.get(name, "something else")
+        return JSONResponse({"error": f"{name} is {value!r}: expected is {expected}."}, 422)
 
     @app.exception_handler(HTTPException)
     async def wrong(request: Request, error: HTTPException) -> JSONResponse:
         sentence = {
-            404: "There is nothing at this address: POST an image to /predict, or open / in a "
-            "browser.",
+            404: f"There is nothing at this address: {instead}.",
             405: f"{request.method[:20]} is not allowed at this address.",
         }.get(error.status_code, f"{error.detail}.")
         return JSONResponse({"error": sentence}, error.status_code, error.headers)

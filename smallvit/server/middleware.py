@@ -70,10 +70,17 @@ class Middleware:
         app: The application.
         metrics: Where requests are counted.
         hosts: The names that it answers to; None for every name.
+        otherwise: What to do about another name.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, hosts: frozenset[str] | None = None) -> None:
-        self.app, self.metrics, self.hosts = app, metrics, hosts
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        hosts: frozenset[str] | None = None,
+        otherwise: str = "if it is a name of this server, start it with --allow-host and that name",
+    ) -> None:
+        self.app, self.metrics, self.hosts, self.otherwise = app, metrics, hosts, otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
@@ -119,10 +126,7 @@ class Middleware:
         name = host_name(headers[b"host"].decode("latin-1"))
         if name in self.hosts:
             return None
-        sentence = (
-            f"This server does not answer for the host {name[:80]!r}: if it is a name of this "
-            "server, start it with --allow-host and that name."
-        )
+        sentence = f"This server does not answer for the host {name[:80]!r}: {self.otherwise}."
         return JSONResponse({"error": sentence}, 421)
 
 

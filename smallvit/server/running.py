@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from smallvit.arguments import Between, checked
 from smallvit.extras import require
 from smallvit.inference import Predictor
 from smallvit.server.hosts import check_hosts, own_hosts
@@ -21,6 +22,7 @@ from smallvit.text import shown
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp
 
     from smallvit.runs.folder import Run
     from smallvit.server.app import Timeout
@@ -31,11 +33,12 @@ _CONNECTIONS = 500
 """More get a bare 503: a process may hold about a thousand files open."""
 
 
+@checked
 def serve(
     source: "str | os.PathLike[str] | Run | Predictor",
     *,
     host: str = "127.0.0.1",
-    port: int = 8000,
+    port: Annotated[int, Between(0, 65_535)] = 8000,
     device: str = "auto",
     trust: bool = False,
     allow_hosts: Sequence[str] = (),
@@ -62,10 +65,11 @@ def serve(
         OSError: The address is taken, or is not of this machine.
         ImportError: The packages of the extra "serve" are not installed.
     """
-    for package in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
-        require(package, "serve", "serving")
+    require_packages("serving")
     predictor = Predictor.open(source, device, trust=trust)
     check_hosts(allow_hosts)
+    if not host or "\0" in host:
+        raise ValueError(f"host is {host!r}: expected is a name or an address, such as 127.0.0.1")
     listener = listen(host, port)
     address = listener.getsockname()
     hosts = own_hosts(host, address[0], allow_hosts)
@@ -76,14 +80,23 @@ def serve(
             "other machines can reach this server: it has no authentication and no encryption, so "
             "put a reverse proxy in front of it"
         )
-    ip = f"[{address[0]}]" if ":" in address[0] else address[0]
     classes = len(predictor.classes)
-    logger.info("%s, %s classes: http://%s:%s", name, f"{classes:,}", ip, address[1])
+    logger.info("%s, %s classes: %s", name, f"{classes:,}", url_of(listener))
     # The sender of a damaged image is told; strangers need not fill the log with them.
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
-    with _quiet_signals():
+    with quiet_signals():
         server.run([listener])
     logger.info("stopped")
+
+
+def require_packages(purpose: str) -> None:
+    """Refuses to begin without the packages of the extra "serve".
+
+    Raises:
+        ImportError: One is missing; the message holds the command that installs it.
+    """
+    for package in ("fastapi", "uvicorn", "python_multipart", "prometheus_client"):
+        require(package, "serve", purpose)
 
 
 def make_server(
@@ -93,14 +106,20 @@ def make_server(
     hosts: frozenset[str] | None = None,
 ) -> "uvicorn.Server":
     """The server, for sockets that listen already; arguments are those of `make_app`."""
+    from smallvit.server.app import make_app
+
+    return server_of(make_app(predictor, limits, timeout, hosts), limits)
+
+
+def server_of(app: "ASGIApp", limits: Limits) -> "uvicorn.Server":
+    """A server of an application, whose connections are held to the limits."""
     import uvicorn
 
-    from smallvit.server.app import make_app
     from smallvit.server.connections import DRAIN_SECONDS, Connection
 
     protocol: Any = partial(Connection, limits)
     config = uvicorn.Config(
-        make_app(predictor, limits, timeout, hosts),
+        app,
         http=protocol,
         loop="asyncio",
         ws="none",
@@ -144,8 +163,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def url_of(listener: socket.socket) -> str:
+    """The address of a socket, as a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 @contextmanager
-def _quiet_signals() -> Iterator[None]:
+def quiet_signals() -> Iterator[None]:
     """Lets uvicorn, which sends itself again the signals that stopped it, end without error."""
     if threading.current_thread() is not threading.main_thread():
         yield

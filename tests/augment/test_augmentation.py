@@ -196,7 +196,7 @@ def test_noise_differs_between_images_channels_and_steps():
         ({"flip": 1.5}, "flip is 1.5: allowed is 0 to 1"),
         ({"resized_crop": (0.9, 0.8)}, "resized_crop is"),
         ({"aspect": (2.0, 1.0)}, "aspect is"),
-        ({"mixup": -1.0}, "mixup -1.0"),
+        ({"mixup": -1.0}, "mixup is -1.0"),
         ({"padding": 4, "resized_crop": (0.8, 1.0)}, "choose one crop"),
         ({"mix_group": 7}, "mix_group is 7: give an even number"),
         ({"resize_interpolation": "nearest"}, "resize_interpolation is 'nearest'"),

@@ -1,13 +1,18 @@
 """Would more images help? Accuracy against their number, and a forecast with its uncertainty."""
 
 import json
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from smallvit.config_io import to_plain
 from smallvit.evaluation.power_law import fit_power_law
 from smallvit.experiments import begin, conclude, conduct, curve_set, read_outcomes
 from smallvit.experiments.curve import SHARES, row_name
+from smallvit.experiments.results import read_curve, write_curve
+from smallvit.runs import Run
 from tests.experiments.conftest import TINY_WORDS, finished_set
 from tests.experiments.test_compare import smallvit
 from tests.reporting.conftest import Page
@@ -56,9 +61,9 @@ def curve_of(folder, run, errors, **how):
     finished_set(folder, run, "curve", rows, rows=facts, budget="4 steps")
     for path in folder.glob("*/run.json"):
         share = next(s for s in errors if path.parent.name.startswith(f"some-with-{100 * s:g}-"))
-        info = json.loads(path.read_text())
-        info["data"]["counts"]["train"] = round(1600 * share)
-        path.write_text(json.dumps(info))
+        run = Run.open(path.parent)
+        counts = {**run.info["data"]["counts"], "train": round(1600 * share)}
+        run.note(data={**run.info["data"], "counts": counts})
     return {round(1600 * share): rows[row_name("some", share)] for share in errors}
 
 
@@ -100,11 +105,38 @@ def test_shares(settings):
         curve_set(settings(), shares=[0.5, 1.0, 2.0])
 
 
-def test_the_command(source, tmp_path):
+def test_the_command(source, run, tmp_path):
+    """Several models, one of them pretrained, in one figure that is kept as data."""
+    names = ["vit_lite_2_p4", "cct_2_3x1+drloc", f"pretrained:{run.folder}"]
+    kept = tmp_path / "results/curves/noise.json"
     line = (
-        f"curve {source} --models vit_lite_2_p4 --shares 0.2,0.5,1 --seeds 1 --out {tmp_path}/set"
+        f"curve {source} --models {','.join(names)} --shares 0.2,0.5,1 --seeds 1 "
+        f"--out {tmp_path}/set --result {kept}"
     )
-    done = smallvit(line, *TINY_WORDS)
+    done = smallvit(line, *TINY_WORDS, *("--set", "model.options={}"))
     assert done.exit_code == 0, done.output
+    result = read_curve(kept)
+    assert [each.model for each in result.models] == names
+    assert (result.title, result.data, result.budget) == ("noise", str(source), "4 steps")
+    assert [point.images for point in result.models[0].points] == [18, 48, 96]
+    summary = json.loads((tmp_path / "set/summary.json").read_text())
+    for model, plain in zip(result.models, summary["models"], strict=True):
+        assert [p.accuracy.value for p in model.points] == [
+            p["accuracy"]["value"] for p in plain["points"]
+        ]
+    figure = ElementTree.parse(tmp_path / "set/figure.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    assert [each.text for each in figure.iter(f"{space}text") if each.get("class") == "label"] == [
+        name if len(name) <= 48 else f"{name[:47]}…" for name in names
+    ]
+    assert len(list(figure.iter(f"{space}polyline"))) == 6  # each once more in the legend
+    # Notes are written by hand, and stay.
+    write_curve(kept, replace(result, notes=()))
+    noted = replace(result, notes=("On a CPU.",))
+    kept.write_text(json.dumps(to_plain(noted)))
+    write_curve(kept, result)
+    assert read_curve(kept) == noted
+    with pytest.raises(ValueError, match="has curves of"):
+        write_curve(kept, replace(result, data="other"))
     assert "vit_lite_2_p4: with twice the images" in " ".join(done.output.split())
     assert "expected numbers" in smallvit(f"curve {source} --shares a,b").output

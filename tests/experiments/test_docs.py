@@ -3,8 +3,15 @@
 import importlib.util
 from pathlib import Path
 
+from smallvit.evaluation import Estimate
 from smallvit.experiments.papers import rows
-from smallvit.experiments.results import read_results
+from smallvit.experiments.results import (
+    CurveOfModel,
+    CurvePoint,
+    CurveResult,
+    read_results,
+    write_curve,
+)
 from smallvit.runs.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +26,34 @@ def maker():
 
 def test_the_tables_are_up_to_date():
     assert (ROOT / "docs" / "results.md").read_text() == maker().page(), "run `make docs`"
+
+
+def test_figures_are_up_to_date():
+    made = maker()
+    for path, figure in made.figures().items():
+        assert figure.read_text() == made.figure_svg(made.figure_of(made.read_curve(path)))
+
+
+def test_curves_become_a_figure_and_a_table(tmp_path, monkeypatch):
+    made = maker()
+    points = [
+        CurvePoint(images=n, accuracy=Estimate(value=a, low=a - 0.1, high=a + 0.1), accuracies=each)
+        for n, a, each in ((500, 0.5, (0.49, 0.51)), (50_000, 0.9, (0.9,)))
+    ]
+    models = (
+        CurveOfModel(model="cct_7_3x1", points=tuple(points)),
+        CurveOfModel(model="resnet18", points=tuple(points[1:])),
+    )
+    result = CurveResult(
+        title="cifar10", data="cifar10", budget="9 steps", models=models, command="smallvit curve"
+    )
+    write_curve(tmp_path / "cifar10.json", result)
+    monkeypatch.setattr(made, "CURVES", tmp_path)
+    lines = made.curves().splitlines()
+    assert "| training images | 500 | 50,000 |" in lines
+    assert "| `cct_7_3x1` | 50.0 ± 1.4 | 90.0 |" in lines
+    assert "| `resnet18` | – | 90.0 |" in lines
+    assert "![Accuracy against training images](assets/curve-cifar10.svg)" in lines
 
 
 def test_the_repository_keeps_results_as_data():

@@ -87,6 +87,17 @@ def test_what_fails_is_reported_beside_the_rest_and_tried_again(settings, tmp_pa
     assert [member.row for member in again] == ["vit_9_p4"]
 
 
+def test_a_damaged_run_does_not_hide_the_others(settings, tmp_path):
+    begin(tmp_path / "set", made(settings, seeds=2))
+    assert conduct(tmp_path / "set")
+    (tmp_path / "set/vit_lite_2_p4-seed-0/run.json").write_text("{")
+    first, second = read_outcomes(tmp_path / "set")
+    assert (first.state, second.state) == ("failed", "finished")
+    assert "run.json" in first.error
+    assert conclude(tmp_path / "set").failures == {"vit_lite_2_p4, seed 0": first.error}
+    assert conduct(tmp_path / "set")
+
+
 def test_a_requested_stop_keeps_what_was_trained(settings, tmp_path, monkeypatch):
     folder = tmp_path / "set"
     begin(folder, made(settings, seeds=2))

@@ -174,6 +174,21 @@ def test_measuring_before_the_first_step_changes_nothing(source):
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+def test_a_slow_first_inference_is_not_the_speed_of_the_test(source, monkeypatch):
+    """On a GPU it loads what it needs: 2 seconds for 256 images would be minutes for 10,000."""
+    config, clock = minutes(source, 1), Clock(tick=0.001)
+    dataset, loader, stepper = assemble(config)
+    times = iter([50.0, 0.1])
+
+    def try_inference(*_):
+        clock.now += next(times)
+        return 256
+
+    monkeypatch.setattr(stepper.objective, "try_inference", try_inference)
+    pace = plan_steps(config, dataset, loader, stepper, started=0, clock=clock)[2]
+    assert pace.reserve < 3
+
+
 def test_a_deadline_in_the_past(source):
     config = minutes(source, 1)
     with pytest.raises(ValueError, match="minutes are over before the first step"):
@@ -235,6 +250,18 @@ def test_a_run_whose_plans_changed_is_repeated_exactly(source, tmp_path, monkeyp
         for name, value in weights(first, "last").items():
             assert torch.equal(weights(run, "last")[name], value), name
         assert run.config == first.config
+
+
+def test_a_run_that_dies_while_its_plans_are_recorded_can_be_opened(source, tmp_path):
+    began = train(tiny(source), out=tmp_path / "run", shown=False)
+    before = (began.folder / "config.yaml").read_text()
+    ends = began.config.with_steps(99, [(0, 50), (10, 99)])
+    assert Run.open(began.settle(ends).folder).config == ends  # the new config, not yet finished
+    (began.folder / "config.yaml").write_text(before)  # noted, and not yet written
+    assert Run.open(began.folder).config == began.config
+    (began.folder / "config.yaml").write_text(ends.with_steps(98).to_yaml())
+    with pytest.raises(ValueError, match="edited after the run began"):
+        Run.open(began.folder)
 
 
 def test_a_run_in_minutes_goes_on_with_its_plans(source, tmp_path, monkeypatch):
