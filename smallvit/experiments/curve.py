@@ -140,7 +140,7 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     curves = make_curves(runs, outcomes)
     rows = [row for curve in curves for _, row in curve.points]
     data = shown(str(runs.facts.get("data", "data")))
-    charts = [figure_of(result_of(data, runs, outcomes))] if rows else []
+    charts = [figure_of(result_of(data, runs, curves))] if rows else []
     sheet = Sheet(
         title=f"Would more images help? {data}",
         lead=tuple(sentence for curve in curves for sentence in _answers(curve)),
@@ -216,9 +216,8 @@ def _table(curves: Sequence[Curve]) -> Table:
     return Table(title="Numbers of images", columns=columns, rows=tuple(cells))
 
 
-def result_of(title: str, runs: RunSet, outcomes: Sequence[Outcome]) -> CurveResult:
+def result_of(title: str, runs: RunSet, curves: Sequence[Curve]) -> CurveResult:
     """What the repository keeps of learning curves."""
-    curves = make_curves(runs, outcomes)
     infos = [run.info for curve in curves for _, row in curve.points for run in row.runs]
     return CurveResult(
         title=title,
