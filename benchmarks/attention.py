@@ -125,8 +125,6 @@ def unmasked(shape, qkv):
 
 
 def ours(shape, qkv, scale, bias, before, after):
-    if shape.talking:
-        raise NotImplementedError("there is no fused attention with talking heads yet")
     return fused_attention(
         qkv,
         shape.heads,
@@ -135,6 +133,7 @@ def ours(shape, qkv, scale, bias, before, after):
         bias=bias,
         windows=shape.windows,
         dropout=shape.dropout,
+        mixing=(before, after) if shape.talking else None,
     )
 
 
@@ -224,7 +223,9 @@ def same_compiled(shape):
 
 def prepare(shape, batches):
     """Compiles and captures all; returns a function that measures."""
-    found = {"fusible": fusible(arguments(shape, 2)[0][0], shape.heads, windows=shape.windows)}
+    qkv = arguments(shape, 2)[0][0]
+    options = {"windows": shape.windows, "dropout": shape.dropout, "talking": shape.talking}
+    found = {"fusible": fusible(qkv, shape.heads, **options)}
     for label, check in {"errors": errors, "same_compiled": same_compiled}.items():
         try:
             found[label] = check(shape)

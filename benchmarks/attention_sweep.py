@@ -16,6 +16,13 @@ from smallvit.layers.kernels.launch import (
     power,
     tile_of,
 )
+from smallvit.layers.kernels.talking_launch import (
+    TalkingPlans,
+    TalkingTask,
+    launch_talking,
+    launch_talking_backward,
+    talking_plans,
+)
 
 
 def plans(shape, backward):
@@ -72,6 +79,43 @@ def prepare_sweep(shape, batch, backward, patience=150.0, choice=None):
     return measure
 
 
+def prepare_talking(shape, batch, kind, patience=150.0):
+    """Compiles plans for one of the three programs of talking heads; returns what measures them."""
+    (qkv, scale, _, before, after), _, grad = arguments(shape, batch)
+    qkv, after = qkv.detach(), after.detach()
+    before = (before * scale.view(-1, 1)).detach()
+    task = TalkingTask(shape.heads, shape.local, shape.dropout)
+    usual = talking_plans(shape.tokens, shape.heads, shape.width)
+    _, lse = launch_talking(qkv, before, after, None, task, usual)
+    blocks = itertools.product((16, 32, 64), (16, 32, 64), (2, 4, 8), (1, 2))
+    graphs, failed, started = {}, {}, time.monotonic()
+    for plan in (Plan(*block) for block in blocks):
+        whole, own = (plan.block_k, plan.block_q) if kind != "keys" else plan[:2]
+        # Tiles that hold all other tokens, and programs that are neither tiny nor full of spills.
+        if whole < min(power(shape.tokens), 64) or own * whole * shape.heads > 4096 * plan.warps:
+            continue
+        if time.monotonic() - started > patience:
+            failed["the rest"] = "not compiled in time"
+            break
+        plans = usual._replace(**{kind: plan})
+
+        def function(plans=plans):
+            if kind == "forward":
+                return launch_talking(qkv, before, after, None, task, plans)
+            return launch_talking_backward(grad, qkv, lse, before, after, None, task, plans)
+
+        try:
+            graphs[plan] = capture(function, 4), function
+        except Exception as error:
+            failed[str(tuple(plan))] = f"{type(error).__name__}: {str(error)[:80]}"
+
+    def measure():
+        times = {str(tuple(plan)): milliseconds(graph, 4, 8) for plan, (graph, _) in graphs.items()}
+        return {"ms": dict(sorted(times.items(), key=lambda item: item[1])), "failed": failed}
+
+    return measure
+
+
 def sweep(names, batch):
     """Times every plan of some shapes, forward and backward apart, and prints the best."""
     jobs = {
@@ -81,6 +125,13 @@ def sweep(names, batch):
         for back in (False, True)
     }
     results = run_all(prepare_sweep, jobs)
+    talking = {
+        f"{name} {batch} {kind}": (SHAPES[name], batch, kind)
+        for name in names
+        if SHAPES[name].talking
+        for kind in TalkingPlans._fields
+    }
+    results |= run_all(prepare_talking, talking)
     for label, found in results.items():
         best = list(found.get("ms", {}).items())
         print(label, "(block_q, block_k, warps, stages, registers, whole)", len(best), "plans")

@@ -9,6 +9,7 @@ name, 100 classes. Rows:
 
 - fused: as it runs by default;
 - regional: `loop.regional=true`, blocks that are alike compiled once;
+- recompute: `loop.recompute=true`, wide activations computed again instead of kept;
 - plain: `loop.fused=false`, torch's own attention;
 - unaugmented, uncaptured, uncompiled: the default without that (uncompiled is uncaptured too).
 
@@ -55,6 +56,7 @@ MODELS = {
 ROWS = {
     "fused": {},
     "regional": {"regional": True},
+    "recompute": {"recompute": True},
     "plain": {"fused": False},
     "unaugmented": {},
     "uncaptured": {"captured": False},
@@ -64,7 +66,7 @@ ROWS = {
 _REPEATS = 3
 #: Kinds of kernels by their names, the first that fits; the rest is elementwise.
 KINDS = {
-    "attention": r"^(forward|backward|backward_tiled)$|flash|fmha|attention",
+    "attention": r"^(forward|backward|backward_tiled)$|^talking_|flash|fmha|attention",
     "optimiser": r"multi_tensor_apply|adam",
     "convolution": r"conv|cudnn|wgrad2d|dgrad2d|nchw|nhwc",
     "matmul": r"gemm|nvjet|cutlass|cublas|splitk|_mm",
@@ -203,8 +205,6 @@ def main() -> None:
         for name in args.models.split(","):
             for batch in sorted(batches, reverse=True):
                 for row in rows:
-                    if name.startswith("cait") and row == "plain":
-                        continue  # talking heads are never fused
                     profiled = args.profile and row == "fused" and batch == max(batches)
                     jobs[f"{name} {batch} {row}"] = (source, name, batch, row, profiled)
         results = run_all(prepare, jobs, patience=args.patience)

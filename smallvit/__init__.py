@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from smallvit.evaluation import Evaluation
     from smallvit.explaining.explain import explain
     from smallvit.formats import export
-    from smallvit.inference import predict
+    from smallvit.inference import Predictor, predict
     from smallvit.inference.evaluate import evaluate
     from smallvit.interop.references import load_reference
     from smallvit.layers import LSA, SPT, Features, SeqPool
@@ -33,6 +33,7 @@ __all__ = [
     "DRLoc",
     "Evaluation",
     "Features",
+    "Predictor",
     "Run",
     "RunConfig",
     "SeqPool",
@@ -60,7 +61,7 @@ __getattr__ = on_first_use(
         "evaluation": ("Evaluation",),
         "explaining.explain": ("explain",),
         "formats": ("export",),
-        "inference": ("predict",),
+        "inference": ("Predictor", "predict"),
         "inference.evaluate": ("evaluate",),
         "interop.references": ("load_reference",),
         "layers": ("LSA", "SPT", "Features", "SeqPool"),

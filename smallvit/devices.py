@@ -28,6 +28,11 @@ def choose_device(name: str) -> "torch.device":
 
     there = ["cuda"] * torch.cuda.is_available() + ["mps"] * torch.backends.mps.is_available()
     there.append("cpu")
-    if name != "auto" and name.partition(":")[0] not in there:
+    kind, colon, number = name.partition(":") if isinstance(name, str) else (name, "", "")
+    if name == "auto":
+        return torch.device(there[0])
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    numbered = not colon or (number.isdecimal() and int(number) < count)
+    if kind not in there or not numbered:
         raise ValueError(f"device is {name!r}: this machine has {', '.join(there)}")
-    return torch.device(there[0] if name == "auto" else name)
+    return torch.device(name)

@@ -23,7 +23,8 @@ def require(module: str, extra: str, purpose: str = "this") -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise ImportError(
-            f"{purpose} needs {package}: pip install 'smallvit[{extra}]'", name=package
+            f"{purpose} needs {package}: pip install '.[{extra}]' in a checkout of smallvit",
+            name=package,
         ) from error
 
 

@@ -6,18 +6,26 @@ from typing import Any, Literal, get_args
 Size = tuple[int, int]
 Fit = Literal["letterbox", "stretch", "crop"]
 
+_LONGEST = 10_000
+"""Pixels of a side; more would not fit any memory."""
+
 
 def as_size(value: int | Iterable[int]) -> Size:
     """Height and width from one number or two."""
     sides: tuple[Any, ...] = tuple(value) if isinstance(value, Iterable) else (value, value)
-    if len(sides) != 2 or not all(hasattr(side, "__index__") and side > 0 for side in sides):
+    if len(sides) != 2 or not all(_is_side(side) for side in sides):
         raise ValueError(
-            f"image_size is {value!r}: give one positive number, or two as (height, width)"
+            f"image_size is {value!r}: give one positive number, or two as (height, width), of up "
+            f"to {_LONGEST:,} pixels"
         )
     return int(sides[0]), int(sides[1])
 
 
+def _is_side(side: Any) -> bool:
+    return hasattr(side, "__index__") and 0 < side <= _LONGEST
+
+
 def check_fit(fit: str) -> None:
     """Refuses a fit that does not exist."""
-    if fit not in get_args(Fit):
+    if not isinstance(fit, str) or fit not in get_args(Fit):
         raise ValueError(f"fit is {fit!r}: allowed are {', '.join(get_args(Fit))}")

@@ -31,9 +31,10 @@ def some(names: Iterable[str | os.PathLike[str]], limit: int = 3) -> str:
     return ", ".join(listed[:limit]) + more
 
 
-def counted(count: int, one: str, more: str | None = None) -> str:
-    """A number with its noun: 1 image, 2 images."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+def counted(count: float, one: str, more: str | None = None) -> str:
+    """A number with its noun: 1 image, 2 images, 1.5 minutes."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:,g}"
+    return f"{number} {one if count == 1 else more or one + 's'}"
 
 
 def folded(name: str) -> str:

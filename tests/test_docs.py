@@ -174,7 +174,7 @@ def test_commands_that_do_not_exist_are_seen() -> None:
 
 def test_design_states_the_order_of_the_rooms() -> None:
     text = (ROOT / "docs" / "design.md").read_text()
-    line = next(line for line in text.splitlines() if line.startswith("text <"))
+    line = next(line for line in text.splitlines() if re.match("text.* < ", line))
     stated = [set(level.split(", ")) for level in line.split(" < ")]
     assert stated == [set(level) - {"flax"} for level in LEVELS]
 
@@ -189,3 +189,15 @@ def test_design_names_what_exists() -> None:
     assert [
         path for path in paths if not ((PACKAGE / path).exists() or (ROOT / path).exists())
     ] == []
+
+
+def test_the_tests_that_a_page_names_exist() -> None:
+    text = (ROOT / "docs" / "reliability.md").read_text().partition("## What was broken once")[2]
+    rows = [line.split("|") for line in text.splitlines() if re.match(r"\| \d", line)]
+    assert [int(row[1]) for row in rows] == list(range(1, 27))
+    for _, number, _, places, _ in rows:
+        for place in places.split(";"):
+            path, *names = re.findall(r"`(\S+)`", place)
+            tests = (ROOT / "tests" / path).read_text()
+            assert names, number
+            assert [name for name in names if f"def {name}(" not in tests] == []

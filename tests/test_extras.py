@@ -13,7 +13,7 @@ def test_what_is_there_is_imported() -> None:
 
 def test_what_is_missing_says_how_to_get_it() -> None:
     with pytest.raises(
-        ImportError, match=r"^reading Parquet needs no_such: pip install 'smallvit\[parquet\]'$"
+        ImportError, match=r"^reading Parquet needs no_such: pip install '.\[parquet\]'"
     ):
         require("no_such.part", "parquet", "reading Parquet")
 

@@ -433,11 +433,11 @@ def test_papers_train_on_all_images(photos):
         ({"changes": {"optim": {"lrr": 1}}}, "did you mean 'lr'"),
         ({"changes": {"data": {"sorce": "x"}}}, "did you mean 'source'"),
         ({"device": "tpu"}, "device is 'tpu'"),
-        ({"drloc": True}, "loss.drloc is True: expected a number"),
+        ({"drloc": True}, "drloc is True: expected is a number or one of auto"),
     ],
 )
 def test_bad_plans_are_sentences(photos, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         plan(str(photos), **options)
     with pytest.raises(ValueError, match="what shall be trained on"):
         plan()
@@ -451,5 +451,5 @@ def test_the_demo_is_as_good_as_it_says(tmp_path):
     run = train(plan("fashion-mini", recipe="demo").config, out=tmp_path / "demo", shown=False)
     assert run.info["steps"] * run.config.loop.batch_size < 1e5
     result = Evaluation.from_json((run.folder / "evaluation.json").read_text())
-    assert result.accuracy.value >= 0.855
+    assert result.accuracy.value >= 0.875
     assert math.isclose(result.recall.value, result.accuracy.value, abs_tol=1e-9)

@@ -62,12 +62,16 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
 
 def test_compiled_programs_are_kept_in_our_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SMALLVIT_CACHE", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    folder = tmp_path / "smallvit-compiled-programs"
+    ours = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder / "triton"}
+    for name in ours:
+        monkeypatch.setenv(name, "elsewhere")
     smallvit("train nowhere")
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    assert all(os.environ[name] == "elsewhere" for name in ours)
+    for name in ours:
+        monkeypatch.delenv(name)
     smallvit("train nowhere")
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "smallvit-compiled-programs")
+    assert {name: os.environ[name] for name in ours} == {n: str(p) for n, p in ours.items()}
 
 
 def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):
@@ -275,7 +279,21 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
     app(shlex.split(line), standalone_mode=False)
     shown = capsys.readouterr().err
     plain = re.sub(r"\x1b\[[\d;?]*\w", "", shown)
-    assert re.search(r"training ━+ 100% loss \d\.\d\d\d", plain)
+    assert re.search(r"training ━+ 100% \d:\d\d:\d\d loss \d\.\d\d\d", plain)
+
+
+def test_time_and_numbers_fit_a_narrow_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    log = Log(Run(tmp_path, RunConfig(), {}), steps=10)
+    log.advance(5, 10)
+    log.show_interval(1.0, {"loss": 1.0, "accuracy": 0.5}, {"accuracy": 0.4}, 20.0, 12)
+    log.close()
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", capsys.readouterr().err)
+    assert re.search(
+        r"50% \S+ loss 1\.000 · accuracy 50\.0% · val 40\.0% · 20 images/s *[\r\n]", plain
+    )
+    assert "…" not in plain
 
 
 @pytest.mark.parametrize(
@@ -283,9 +301,12 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
     [
         ("train", "what shall be trained on?"),
         ("train nowhere", "nowhere"),
+        ("train {source}s", "did you mean '{source}'?"),
         ("train {source} --recipe autos", "autos"),
         ("train {source} --set optim.lr", "write path=value"),
         ("train {source} --epochs 1 --minutes 1", "not both"),
+        ("train {source} --epochs 0", "epochs is 0.0: give a number above 0"),
+        ("train {source} --minutes 0", "minutes is 0.0: give a number above 0"),
         ("train {source} --drloc=much", "loss.drloc is 'much'"),
         ("audit", "which data"),
         ("train {source} --set optm.lr=1", "did you mean 'optim'"),
@@ -299,4 +320,4 @@ def test_a_terminal_gets_a_bar(source, tmp_path, monkeypatch, capsys):
 def test_what_is_wrong_is_a_sentence(line, message, source):
     done = smallvit(line.format(source=source))
     assert done.exit_code != 0
-    assert message in done.output + str(done.exception)
+    assert message.format(source=source) in done.output + str(done.exception)

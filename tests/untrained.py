@@ -69,11 +69,16 @@ def untrained(
     fit: str = "letterbox",
     data: dict | None = None,
     source: str = "/nowhere",
+    sharpness: float = 1.0,
 ) -> Run:
-    """A run of a shrunken model; without the record of a dataset its data cannot be found."""
+    """A run of a shrunken model; without the record of a dataset its data cannot be found.
+
+    Its attention is about even; a sharpness of 30 has it look somewhere.
+    """
     torch.manual_seed(0)
     model = shrunk(name, num_classes=len(CLASSES), in_channels=channels).eval()
     torch.nn.init.normal_(model.head.weight)
+    sharpen(model, sharpness)
     mean, std = (0.4, 0.5, 0.6, 0.5, 0.5)[:channels], (0.2, 0.25, 0.3, 0.2, 0.3)[:channels]
     _spread_answers(model, channels, mean, std)
     info = {
@@ -97,6 +102,14 @@ def untrained(
     run = Run.create(folder, RunConfig.from_dict({"data": {"source": source, "fit": fit}}), info)
     save_file(model.state_dict(), run.folder / "weights.safetensors")
     return run
+
+
+def sharpen(model, factor: float) -> None:
+    """Has attention look somewhere; a factor of 0 has it look everywhere alike."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("qkv.weight"):
+                weight[: 2 * len(weight) // 3] *= factor
 
 
 def _spread_answers(model, channels: int, mean: tuple, std: tuple) -> None:

@@ -59,10 +59,12 @@ def draw_box(
     widths = torch.sqrt(areas * aspects).round().long()
     fits = (heights <= height - smaller) & (widths <= width - smaller)
     fits &= (heights > 0) & (widths > 0)
-    h, w = torch.zeros_like(heights[:, 0]), torch.zeros_like(widths[:, 0])
-    for attempt in reversed(range(_ATTEMPTS)):
-        h = torch.where(fits[:, attempt], heights[:, attempt], h)
-        w = torch.where(fits[:, attempt], widths[:, attempt], w)
+    # Of the attempts that fit, the earliest has the highest rank.
+    rank = fits * torch.arange(_ATTEMPTS, 0, -1, device=fits.device)
+    first = rank.argmax(1, keepdim=True)
+    some = fits.any(1)
+    h = torch.where(some, heights.gather(1, first)[:, 0], 0)
+    w = torch.where(some, widths.gather(1, first)[:, 0], 0)
     top = whole(uniforms[:, 2 * _ATTEMPTS], height - h + 1)
     left = whole(uniforms[:, 2 * _ATTEMPTS + 1], width - w + 1)
     return Box(*written(torch.stack([top, left, h, w])))

@@ -1,7 +1,10 @@
 """One description of everything that happens to a training image."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal
+
+from smallvit.arguments import Between, Share, check, check_fields
 
 Range = tuple[float, float]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "random", "shears"]
@@ -63,58 +66,48 @@ class AugmentConfig:
         smoothing: Label smoothing.
     """
 
-    padding: int = 0
+    padding: Annotated[int, Between(0, 10_000)] = 0
     resized_crop: Range | None = None
     aspect: Range = (3 / 4, 4 / 3)
     resize_interpolation: Interpolation = "bilinear"
-    flip: float = 0.0
-    vertical_flip: float = 0.0
+    flip: Share = 0.0
+    vertical_flip: Share = 0.0
     policy: PolicyName = "none"
     flavour: Flavour = "torchvision"
-    magnitude: float = 9.0
-    magnitude_std: float = 0.5
-    layers: int = 2
+    magnitude: Annotated[float, Between(0, 10)] = 9.0
+    magnitude_std: Annotated[float, Between(0, 1_000)] = 0.5
+    layers: Annotated[int, Between(1, 1_000)] = 2
     interpolation: Interpolation = "nearest"
     fill: Fill = "mean"
-    erasing: float = 0.0
+    erasing: Share = 0.0
     erasing_area: Range = (0.02, 1 / 3)
     erasing_aspect: float = 0.3
     erasing_shape: EraseShape = "log"
     erasing_fill: EraseFill = "const"
     erasing_last: bool = False
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    mix_probability: float = 1.0
-    cutmix_share: float = 0.5
+    mixup: Annotated[float, Between(0, 1_000_000)] = 0.0
+    cutmix: Annotated[float, Between(0, 1_000_000)] = 0.0
+    mix_probability: Share = 1.0
+    cutmix_share: Share = 0.5
     mix_per: Per = "batch"
     mix_group: int = 8
     even_box: bool = False
-    smoothing: float = 0.0
+    smoothing: Share = 0.0
 
     def __post_init__(self) -> None:
-        choices = {
-            "resize_interpolation": ("bilinear", "bicubic", "random"),
-            "policy": get_args(PolicyName),
-            "flavour": get_args(Flavour),
-            "interpolation": get_args(Interpolation),
-            "fill": get_args(Fill),
-            "erasing_shape": get_args(EraseShape),
-            "erasing_fill": get_args(EraseFill),
-            "mix_per": get_args(Per),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}: allowed are {', '.join(allowed)}"
-                )
-        limits = {
-            **dict.fromkeys(("flip", "vertical_flip", "erasing"), 1),
-            **dict.fromkeys(("mix_probability", "cutmix_share", "smoothing"), 1),
-            "magnitude": 10,
-        }
-        for name, limit in limits.items():
-            if not 0 <= getattr(self, name) <= limit:
-                raise ValueError(f"{name} is {getattr(self, name)}: allowed is 0 to {limit}")
+        check_fields(self)
+        if self.resize_interpolation in ("nearest", "shears"):
+            raise ValueError(
+                f"resize_interpolation is {self.resize_interpolation!r}: allowed are bilinear, "
+                "bicubic, random"
+            )
+        for name in ("resized_crop", "erasing_area", "aspect"):
+            value = getattr(self, name)
+            if value is None and name == "resized_crop":
+                continue
+            check(name, value, Sequence[float])
+            if len(value) != 2:
+                raise ValueError(f"{name} is {value!r}: expected are the least and the largest")
         for name in ("resized_crop", "erasing_area"):
             value = getattr(self, name)
             if value is not None and not 0 < value[0] <= value[1] <= 1:
@@ -125,11 +118,6 @@ class AugmentConfig:
             raise ValueError(
                 f"aspect is {self.aspect} and erasing_aspect {self.erasing_aspect}: give the least "
                 "and largest width over height, and a number between 0 and 1"
-            )
-        if self.padding < 0 or self.mixup < 0 or self.cutmix < 0 or self.layers < 1:
-            raise ValueError(
-                f"padding is {self.padding}, mixup {self.mixup}, cutmix {self.cutmix}, layers "
-                f"{self.layers}: the first three must not be negative, the last at least 1"
             )
         if self.padding and self.resized_crop:
             raise ValueError(

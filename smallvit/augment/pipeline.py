@@ -1,12 +1,13 @@
 """All of augmentation: bytes and labels in, normalised images and soft targets out."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
+from smallvit.arguments import Between, Seed, checked, described
 from smallvit.augment.boxes import BOX_DRAWS, draw_box, erase
 from smallvit.augment.config import AugmentConfig
 from smallvit.augment.geometry import crop, draw_resized_crop, resized_crop
@@ -20,9 +21,9 @@ from smallvit.augment.mixing import (
     soft_targets,
 )
 from smallvit.augment.operations import operate, operate_by_groups
-from smallvit.augment.policies import PolicyTable, draw_policy, make_policy, policy_table
+from smallvit.augment.policies import Drawn, PolicyTable, draw_policy, make_policy, policy_table
 from smallvit.augment.randomness import normal, uniform, whole
-from smallvit.sizes import Size
+from smallvit.sizes import Size, as_size
 
 # The position whose numbers the whole batch shares, and the step that the noise is drawn for; no
 # image has either.
@@ -66,8 +67,13 @@ class Augmentation(nn.Module):
         std: Its standard deviation per channel.
         num_classes: Width of the targets.
         seed: The run's seed.
+
+    Attributes:
+        alike: Has every step of the policy compute all operations of any step, so that they are one
+            program to a compiler that sees each by itself; the images stay the same.
     """
 
+    alike: bool = False
     mean: Tensor
     std: Tensor
     fill: Tensor
@@ -76,6 +82,7 @@ class Augmentation(nn.Module):
     mixup_quantiles: Tensor | None
     cutmix_quantiles: Tensor | None
 
+    @checked
     def __init__(
         self,
         config: AugmentConfig,
@@ -83,11 +90,12 @@ class Augmentation(nn.Module):
         image_size: Size,
         mean: Sequence[float],
         std: Sequence[float],
-        num_classes: int,
-        seed: int = 0,
+        num_classes: Annotated[int, Between(1, 1_000_000)],
+        seed: Seed = 0,
     ) -> None:
         super().__init__()
-        if len(mean) != len(std) or not all(value > 0 for value in std):
+        image_size = as_size(image_size)
+        if not len(mean) or len(mean) != len(std) or not all(value > 0 for value in std):
             raise ValueError(
                 f"mean is {tuple(mean)} and std {tuple(std)}: give one of each per channel, "
                 "and no standard deviation of 0"
@@ -127,6 +135,22 @@ class Augmentation(nn.Module):
                 whole groups, so that the first is a multiple of `mix_group`.
         """
         config = self.config
+        for name, tensor, kind, sides in (
+            ("images", images, torch.uint8, 4),
+            ("labels", labels, torch.int64, 1),
+            ("step", step, torch.int64, 0),
+            ("positions", positions, torch.int64, 1),
+        ):
+            if not isinstance(tensor, Tensor) or tensor.dtype != kind or tensor.ndim != sides:
+                raise TypeError(
+                    f"{name} is {described(tensor)}: expected is a tensor of {kind} with {sides} "
+                    "axes"
+                )
+        if not len(images) == len(labels) == len(positions):
+            raise ValueError(
+                f"there are {len(images)} images, {len(labels)} labels and {len(positions)} "
+                "positions: expected is one of each per image"
+            )
         draws, shared = self.draw(step, positions)
         x = normalise(self._transform(images, draws), self.mean, self.std)
         x = x if config.mixed and config.erasing_last else self._erase(x, draws)
@@ -167,16 +191,25 @@ class Augmentation(nn.Module):
         parts = torch.split(uniforms, columns, 1)
         return Draws(*(part[:-1] for part in parts)), Draws(*(part[-1:] for part in parts))
 
+    @property
+    def among(self) -> tuple[frozenset[str], ...]:
+        """For each step of the policy: the operations that are computed."""
+        steps = self.policy.among if self.policy else ()
+        return (frozenset().union(*steps),) * len(steps) if self.alike else steps
+
     def _transform(self, images: Tensor, draws: Draws) -> Tensor:
         """Crop, flip and policy."""
         x = self._frame(images, draws)
         if self.policy is None:
             return x
         table = PolicyTable(*(getattr(self, name) for name in PolicyTable._fields))
-        drawn = draw_policy(self.policy, table, draws.policy)
-        grouped = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return self.apply_policy(x, draw_policy(self.policy, table, draws.policy))
+
+    def apply_policy(self, x: UInt8[Tensor, "B C h w"], drawn: Drawn) -> UInt8[Tensor, "B C h w"]:
+        """The drawn operations, one after the other."""
+        grouped = x.device.type == "cpu" and not (self.alike or torch.compiler.is_compiling())
         apply = operate_by_groups if grouped else operate
-        for layer, among in enumerate(self.policy.among):
+        for layer, among in enumerate(self.among):
             x = apply(
                 x,
                 drawn.ops[:, layer],

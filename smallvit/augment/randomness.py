@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from smallvit.augment.memory import written
+from smallvit.layers.kernels import exporting, runs_on, uniform_numbers
 
 _WORD = 0xFFFFFFFF
 _HALF = 0xFFFF
@@ -45,6 +46,8 @@ def uniform(
 
     Seed and step are tensors so that neither is compiled in.
     """
+    if positions.is_cuda and not exporting() and runs_on(positions.device):
+        return uniform_numbers(seed, step, positions, count)  # the same bits
     blocks = torch.arange(-(-count // 4), device=positions.device)
     counter = (positions[:, None] & _WORD, blocks[None], step & _WORD, (step >> 32) & _WORD)
     words = torch.stack(philox(counter, (seed & _WORD, (seed >> 32) & _WORD)), 2).flatten(1)

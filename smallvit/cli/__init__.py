@@ -20,6 +20,7 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
     info,
 )
 from smallvit.cli.app import app, refusal
+from smallvit.cli.terminal import adapt_streams
 
 __all__ = ["app", "main", "wait_passively"]
 
@@ -40,6 +41,7 @@ def wait_passively(environment: MutableMapping[str, str]) -> None:
 def main() -> None:
     """Runs the command line; what the user got wrong is a sentence, not a traceback."""
     wait_passively(os.environ)
+    adapt_streams()
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import smallvit
+from smallvit.cli.terminal import say
 
 app = typer.Typer(
     help="Vision transformers that learn from small datasets.",
@@ -17,7 +18,7 @@ app = typer.Typer(
 
 def _version(requested: bool) -> None:
     if requested:
-        typer.echo(f"smallvit {smallvit.__version__}")
+        say(f"smallvit {smallvit.__version__}")
         raise typer.Exit
 
 
@@ -38,5 +39,5 @@ def options(
 
 def refusal(sentence: str) -> typer.Exit:
     """Prints what the user got wrong, and returns what to raise."""
-    typer.echo(f"smallvit: {sentence}", err=True)
+    say(f"smallvit: {sentence}", err=True)
     return typer.Exit(2)

@@ -10,6 +10,8 @@ import typer
 from smallvit.augment.config import PresetName
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import AUDIT, requested, with_options
+from smallvit.cli.terminal import legible, say
+from smallvit.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +56,7 @@ def audit(
     dataset = open_data(replace(config, allow=()), progress=sys.stderr.isatty())
     result = run_audit(dataset)
     if json == Path("-"):
-        typer.echo(result.to_json())
+        say(result.to_json())
     else:
         Console().print(_render(result))
         if json is not None:
@@ -62,7 +64,7 @@ def audit(
     if preview is not None:
         dataset = _as_trained(dataset, result)
         draw_preview(dataset, preview, augment=_augmenter(dataset, augment, result))
-        typer.echo(f"wrote {preview}", err=True)
+        say(f"wrote {preview}", err=True)
     if result.errors(config.allow):
         raise typer.Exit(1)
 
@@ -79,7 +81,7 @@ def cache(
     from smallvit.data import cache as store
 
     if clear:
-        typer.echo(f"freed {store.clear() / 1e6:,.1f} MB in {store.directory()}")
+        say(f"freed {store.clear() / 1e6:,.1f} MB in {store.directory()}")
         return
     entries = store.entries()
     table = Table("source", "split", "images", "size", "fit", "MB", box=None, pad_edge=False)
@@ -88,10 +90,10 @@ def cache(
         count, _, height, width = about.get("shape", ("?", "", "?", "?"))
         cells = [about.get("source", "?"), about.get("split", "?"), count, f"{height}×{width}"]
         cells += [about.get("fit", "?"), f"{entry.size / 1e6:,.1f}"]
-        table.add_row(*(Text(str(cell)) for cell in cells))
+        table.add_row(*(Text(legible(str(cell))) for cell in cells))
     if entries:
         Console().print(table)
-    typer.echo(f"{len(entries)} entries in {store.directory()}")
+    say(f"{counted(len(entries), 'entry', 'entries')} in {store.directory()}")
 
 
 def _as_trained(dataset: "Dataset", result: "Audit") -> "Dataset":
@@ -141,12 +143,12 @@ def _render(audit: "Audit") -> "RenderableType":
         counts.add_column(split, justify="right")
     names = list(next(iter(audit.counts.values()), {}))
     for name in names[:_ROWS]:
-        counts.add_row(Text(name), *(f"{part[name]:,}" for part in audit.counts.values()))
+        counts.add_row(Text(legible(name)), *(f"{part[name]:,}" for part in audit.counts.values()))
     if len(names) > _ROWS:
-        counts.add_row(f"… {len(names) - _ROWS:,} more", *("" for _ in audit.counts))
+        counts.add_row(f"and {len(names) - _ROWS:,} more", *("" for _ in audit.counts))
     counts.add_section()
     totals = (f"{sum(part.values()):,}" for part in audit.counts.values())
-    counts.add_row(f"{len(names):,} classes", *totals)
+    counts.add_row(counted(len(names), "class", "classes"), *totals)
 
     lines = [
         f"{name}: {low:,.4g} to {high:,.4g}, median {middle:,.4g}"
@@ -154,7 +156,9 @@ def _render(audit: "Audit") -> "RenderableType":
     ]
     findings = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
     for finding in audit.findings:
-        findings.add_row(Text(finding.level, _COLOURS[finding.level]), Text(finding.message))
+        message = Text(legible(finding.message))
+        findings.add_row(Text(finding.level, _COLOURS[finding.level]), message)
     if not audit.findings:
         findings.add_row(Text("nothing found", "green"))
-    return Group(Text(audit.source, "bold"), counts, Text(" · ".join(lines)), Text(), findings)
+    source, sizes = Text(legible(audit.source), "bold"), Text(legible(" · ".join(lines)))
+    return Group(source, counts, sizes, Text(), findings)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from smallvit.cli.app import app
+from smallvit.cli.terminal import say
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 DeviceName = Annotated[
@@ -46,8 +47,8 @@ def evaluate(
         run, data, split=split, flip=flip, device=device, progress=progress, save=True
     )
     if json == Path("-"):
-        typer.echo(evaluation.to_json(), nl=False)
+        say(evaluation.to_json().rstrip())
         return
     if json is not None:
         write_bytes(json, evaluation.to_json().encode())
-    typer.echo(evaluation.describe())
+    say(evaluation.describe())

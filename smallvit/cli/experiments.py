@@ -13,6 +13,7 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
+from smallvit.cli.terminal import legible, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -133,7 +134,7 @@ def ablate(
     if settings.get("data", {}).get("source"):
         wanted, impossible = ablate_set(settings, seeds=seeds, command=_command())
         for row, reason in impossible.items():
-            typer.echo(f"{row} is left out: {reason}", err=True)
+            say(f"{row} is left out: {reason}", err=True)
     _end(_work("ablate", wanted, out, on=on, cores=cores))
 
 
@@ -182,7 +183,7 @@ def curve(
         runs = read_set(folder)
         curves = make_curves(runs, read_outcomes(folder))
         write_curve(result, result_of(result.stem, runs, curves))
-        typer.echo(f"result {result}")
+        say(f"result {result}")
     _end(folder)
 
 
@@ -242,7 +243,7 @@ def reproduce(
     outcomes = read_outcomes(folder)
     if any(each.state == "finished" for each in outcomes):
         kept = write_result(results, result_of(read_set(folder), outcomes))
-        typer.echo(f"result {kept}")
+        say(f"result {kept}")
     _end(folder)
 
 
@@ -292,7 +293,7 @@ def _work(
     sheet = conclude(out)
     if not done:
         on = shlex.join(["smallvit", kind, "--out", str(out)])
-        typer.echo(f"stopped; go on with: {on}", err=True)
+        say(f"stopped; go on with: {on}", err=True)
         raise typer.Exit(130)
     console = Console()
     for part in renderables(sheet, console.width):
@@ -307,7 +308,7 @@ def _end(folder: Path) -> None:
 
     for name in (FIGURE, PAGE):
         if (folder / name).is_file():
-            typer.echo(f"{name.partition('.')[0]} {folder / name}")
+            say(f"{name.partition('.')[0]} {folder / name}")
     if any(each.state == "failed" for each in read_outcomes(folder)):
         raise typer.Exit(1)
 
@@ -338,29 +339,32 @@ def renderables(sheet: "Sheet", width: int) -> "Iterator[RenderableType]":
 
     yield _table(sheet.tables[0], width)
     for name, text in sheet.failures.items():
-        yield Text(f"failed: {name}: {text}", style="red")
+        yield Text(legible(f"failed: {name}: {text}"), style="red")
     for sentence in sheet.notes:
-        yield Text(sentence, style="dim")
+        yield Text(legible(sentence), style="dim")
     for sentence in sheet.lead:
-        yield Text(sentence, style="bold")
+        yield Text(legible(sentence), style="bold")
 
 
 def _table(table: "Table", width: int) -> "RenderableType":
     """As many columns, from the left, as fit beside each other; the page has all."""
+    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(box=None, pad_edge=False)
     lengths = [
-        max(len(heading), *(len(row[number].text) for row in table.rows))
+        max(
+            cell_len(legible(text)) for text in [heading, *(row[number].text for row in table.rows)]
+        )
         for number, heading in enumerate(table.columns)
     ]
     fitting = [n for n in range(len(lengths)) if not n or sum(lengths[: n + 1]) + 2 * n <= width]
     for number in fitting:
         justify: Literal["left", "right"] = "right" if number else "left"
-        shown.add_column(table.columns[number], justify=justify, overflow="fold")
+        shown.add_column(legible(table.columns[number]), justify=justify, overflow="fold")
     for row in table.rows:
-        shown.add_row(*(Text(row[number].text) for number in fitting))
+        shown.add_row(*(Text(legible(row[number].text)) for number in fitting))
     return shown
 
 
@@ -478,5 +482,5 @@ def _list_rows(results: Path) -> None:
         if result is not None:
             seeds = str(len(result.trainings))
         about = (row.key, row.paper, row.model, row.recipe, seen, f"{row.accuracy:g}")
-        shown.add_row(*about, ours, seeds)
+        shown.add_row(*map(legible, (*about, ours, seeds)))
     Console().print(shown)

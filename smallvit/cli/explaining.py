@@ -7,6 +7,7 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.evaluating import RunFolder
+from smallvit.cli.terminal import say
 
 
 @app.command()
@@ -15,7 +16,7 @@ def explain(
     images: Annotated[
         list[str],
         typer.Argument(
-            metavar="IMAGES…",
+            metavar="IMAGES",
             help="Images, folders of them at any depth, patterns, and - for a list on standard "
             "input, one path per line.",
         ),
@@ -34,22 +35,23 @@ def explain(
     Writes one PNG per image. Images that cannot be read are named; it is an error only if no image
     can be read.
     """
-    from smallvit.explaining.probes import receptive_field
+    from smallvit.explaining.probes import about_field
     from smallvit.explaining.sheets import explain_files
     from smallvit.runs.folder import Run
     from smallvit.text import shown
 
     opened = Run.open(run)
-    side, (height, width) = receptive_field(opened.model()), opened.image_size
-    if side is not None:
-        typer.echo(f"a token sees {side}×{side} of {height}×{width} pixels before any attention")
+    if field := about_field(opened.model(), opened.image_size):
+        say(field)
     written = 0
     for each in explain_files(opened, images, out, name=class_, device=device):
         if each.error:
-            typer.echo(f"{shown(each.path)}: {each.error}", err=True)
+            say(f"{shown(each.path)}: {each.error}", err=True)
             continue
         written += 1
         predicted = f"{shown(each.predicted)}, {each.probability:.1%}"
-        typer.echo(f"{shown(each.path)}: {predicted} → {shown(each.sheet or '')}")
+        say(f"{shown(each.path)}: {predicted} → {shown(each.sheet or '')}")
+        if each.silent:
+            say(f"  {each.silent}")
     if not written:
         raise refusal("no image could be read")

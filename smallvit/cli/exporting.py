@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
+from smallvit.cli.terminal import say
 from smallvit.formats import FORMATS
 
 
@@ -29,7 +30,7 @@ def export(
     from smallvit.formats import export as write
 
     path = write(run, out, format=format, force=force)
-    typer.echo(f"wrote {path}")
+    say(f"wrote {path}")
     script = path.with_suffix(".py")
     if FORMATS[format].script and script.exists():
-        typer.echo(f"and {script}, which uses it: python {script} IMAGE…")
+        say(f"and {script}, which uses it: python {script} IMAGE…")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from smallvit.cli.app import app
+from smallvit.cli.terminal import say
 from smallvit.formats import format_of, sources
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def info(
     lines |= _lines(card)
     width = max(map(len, lines))
     for name, text in lines.items():
-        typer.echo(f"{name:<{width}}  {shown(text)}")
+        say(f"{name:<{width}}  {shown(text)}")
 
 
 def _versions(card: "Card") -> str:
@@ -64,7 +65,13 @@ def _lines(card: "Card") -> dict[str, str]:
     }
     if card.accuracy:
         value, low, high = card.accuracy
-        lines["accuracy"] = Estimate(value=value, low=low, high=high).percent + " on test"
+        lines["accuracy"] = Estimate(value=value, low=low, high=high).percent
+        folds = facts.get("folds")
+        lines["accuracy"] += (
+            f" in {folds} folds; this model, trained on all images, was not tested itself"
+            if folds
+            else " on test"
+        )
     if facts.get("steps"):
         lines["steps"] = f"{facts['steps']:,}"
     return lines

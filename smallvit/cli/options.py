@@ -14,6 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
+from smallvit.cli.terminal import legible
 from smallvit.config_io import field_at, nested, overlaid, read_yaml
 from smallvit.data.sources import HELP
 from smallvit.runs.config import RunConfig
@@ -66,7 +67,7 @@ OPTIONS = (
     Option("--recipe", "recipe", "Training", chosen=True),
     Option("--minutes", "schedule.minutes", "Training"),
     Option("--epochs", "schedule.epochs", "Training", chosen=True),
-    Option("--drloc", "loss.drloc", "Training", alone="auto", metavar="[λ]"),
+    Option("--drloc", "loss.drloc", "Training", alone="auto", metavar="[WEIGHT]"),
     Option("--seed", "seed data.seed", "Training"),
     Option("--device", "loop.device", RUN),
     Option("--deterministic", "loop.deterministic", RUN),
@@ -148,7 +149,7 @@ def _panel(parameter: inspect.Parameter) -> str | None:
 def _parameter(option: Option, config: type) -> inspect.Parameter:
     """An option as a parameter that typer understands."""
     fields = [field_at(config, path) for path in option.paths.split()]
-    help_text = option.help or " ".join(field.help for field in fields)
+    help_text = legible(option.help or " ".join(field.help for field in fields))
     kind, default = _kind(fields[0].kind), fields[0].default
     if option.alone is not None:
         kind = str

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
+from smallvit.cli.terminal import say
 from smallvit.formats import TRUST, sources
 
 
@@ -19,7 +20,7 @@ def predict(
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATHS…",
+            metavar="PATHS",
             help="Images, folders of them at any depth, patterns, and - for a list on standard "
             "input, one path per line.",
         ),
@@ -41,6 +42,7 @@ def predict(
     from smallvit.inference import Predictor, write_rows
     from smallvit.inference import predict as predict_paths
     from smallvit.inference.rows import check_output, line
+    from smallvit.text import counted
 
     if out is not None:
         check_output(out)
@@ -52,13 +54,13 @@ def predict(
     )
     if out is not None:
         count, failed = write_rows(rows, out, top=top)
-        typer.echo(f"wrote {count:,} rows to {out}", err=True)
+        say(f"wrote {counted(count, 'row')} to {out}", err=True)
     else:
         count = failed = 0
         for row in rows:
             count, failed = count + 1, failed + bool(row.error)
-            typer.echo(line(row))
+            say(line(row))
     if failed:
-        typer.echo(f"{failed:,} of {count:,} could not be predicted", err=True)
+        say(f"{failed:,} of {count:,} could not be predicted", err=True)
     if failed == count:
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ import typer
 
 from smallvit.cli.app import app
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
+from smallvit.cli.terminal import say
 
 _LEFT_OUT = ("--folds", "--drloc")
 SHOWN = tuple(option for option in OPTIONS if option.name not in _LEFT_OUT)
@@ -58,8 +59,6 @@ def pretrain(
         raise typer.Exit(130)
     val = [line["loss"] for line in run.log() if line["kind"] == "val"]
     if val:
-        typer.echo(
-            f"error of hidden pixels on validation {val[0]:.3f} at first, {min(val):.3f} at best"
-        )
-    typer.echo(f"run folder {run.folder}")
-    typer.echo(f"go on with: smallvit train DATA --pretrained {folder}")
+        say(f"error of hidden pixels on validation {val[0]:.3f} at first, {min(val):.3f} at best")
+    say(f"run folder {run.folder}")
+    say(f"go on with: smallvit train DATA --pretrained {folder}")

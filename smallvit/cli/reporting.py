@@ -8,13 +8,14 @@ import typer
 
 from smallvit.cli.app import app
 from smallvit.cli.evaluating import DeviceName
+from smallvit.cli.terminal import say
 
 
 @app.command()
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN…", help="A run folder; several are compared on one page."),
+        typer.Argument(metavar="RUN", help="A run folder; several are compared on one page."),
     ],
     out: Annotated[
         Path | None,
@@ -31,4 +32,4 @@ def report(
     from smallvit.reporting import report as write_report
 
     path = write_report(runs, out, device=device, progress=sys.stderr.isatty())
-    typer.echo(f"wrote {path}")
+    say(f"wrote {path}")

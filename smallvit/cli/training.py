@@ -13,6 +13,7 @@ import typer
 
 from smallvit.cli.app import app, refusal
 from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
+from smallvit.cli.terminal import say
 from smallvit.cli.watching import watched
 
 if TYPE_CHECKING:
@@ -53,10 +54,12 @@ def train(
     from smallvit.data.cache import programs
     from smallvit.recipes import plan
     from smallvit.runs.config import RunConfig, changes_of, layered, read_changes
+    from smallvit.training.compiling import load_compiler
     from smallvit.training.distributed import join_world
 
-    # Inductor reads it before it compiles; its own choice is a folder that a restart empties.
+    # The compilers read these before they compile; their own choice may be emptied by a restart.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs()))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(programs() / "triton"))
     settings = layered(
         read_changes(config) if config is not None else {},
         requested(context),
@@ -68,6 +71,7 @@ def train(
             return
         # Under torchrun the first process reads, audits and plans, for all.
         world = join_world(leaf(settings, "loop.device") or "auto")
+        load_compiler(world.device, leaf(settings, "loop.compiled"))
         with world.first():
             planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
         _run(planned, world.agree(planned.config if planned else RunConfig()), out)
@@ -83,11 +87,11 @@ def demo(
     from smallvit.recipes import plan
     from smallvit.reporting import report
 
-    typer.echo("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
+    say("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
     planned = plan("fashion-mini", recipe="demo")
     run = _train(planned, planned.config, out)
     _show(run)
-    typer.echo(f"report {report([run.folder])}")
+    say(f"report {report([run.folder])}")
 
 
 def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
@@ -95,14 +99,14 @@ def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
     from smallvit.training.folds import train_folds
 
     for reason in planned.reasons.values() if planned else ():
-        typer.echo(reason, err=True)
+        say(reason, err=True)
     if config.data.folds:
-        _show_folds(train_folds(config, out=out, command=_command()))
+        _show_folds(train_folds(config, out=out, command=_command(), started=_STARTED))
         return
     run = _train(planned, config, out)
     _show(run)
     if _is_first_process():
-        typer.echo(f"see why: smallvit report {shlex.quote(str(run.folder))}")
+        say(f"see why: smallvit report {shlex.quote(str(run.folder))}")
 
 
 def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Run":
@@ -119,11 +123,11 @@ def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Ru
 
 
 def _resume(out: Path | None, settings: dict[str, Any]) -> None:
-    from smallvit.config_io import leaf, nested, overlaid
+    from smallvit.config_io import leaf
     from smallvit.runs import Run
     from smallvit.runs.folder import INFO
     from smallvit.training import resume
-    from smallvit.training.folds import resume_folds
+    from smallvit.training.folds import config_of_folds, resume_folds
 
     if out is None:
         runs = [Run.open(path.parent) for path in sorted(Path("runs").glob(f"*/{INFO}"))]
@@ -131,13 +135,8 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
         hint = f"; unfinished are {', '.join(names)}" if names else ""
         raise refusal(f"which run? Give it with --out{hint}")
     download = leaf(settings, "data.download") is True
-    first_fold = out / "fold-0"
-    if (first_fold / INFO).is_file():
-        minutes = leaf(settings, "schedule.minutes")
-        if minutes is not None:  # those of all folds together
-            folds = Run.open(first_fold).config.data.folds
-            settings = overlaid(settings, nested("schedule.minutes", minutes / folds))
-        Run.open(first_fold).config.refuse_changes(settings)
+    if folds := config_of_folds(out):
+        folds.refuse_changes(settings)
         _show_folds(resume_folds(out, download=download))
     else:
         Run.open(out).config.refuse_changes(settings)
@@ -153,9 +152,9 @@ def _show(run: "Run") -> None:
     if _is_first_process():
         evaluation = run.evaluation()
         untested = "there is no test split, so nothing was tested"
-        typer.echo(evaluation.summary() if evaluation else untested)
-        typer.echo(advise(run))
-        typer.echo(f"run folder {run.folder}")
+        say(evaluation.summary() if evaluation else untested)
+        say(advise(run))
+        say(f"run folder {run.folder}")
 
 
 def _show_folds(summary: dict[str, Any]) -> None:
@@ -163,9 +162,12 @@ def _show_folds(summary: dict[str, Any]) -> None:
 
     if "accuracy" not in summary:  # it was stopped
         raise typer.Exit(130)
+    if not _is_first_process():
+        return
     for line in tell_summary(summary):
-        typer.echo(line)
-    typer.echo(f"run folders in {summary['folder']}")
+        say(line)
+    say(f"run folder {summary['folder']}, for predict, export, serve and the others")
+    say(f"see why: smallvit report {shlex.quote(summary['folder'])}")
 
 
 def _is_first_process() -> bool:

@@ -316,6 +316,6 @@ def _about(path: Path) -> Mapping[str, Any]:
 def _read_about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.with_suffix(".json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from smallvit.arguments import Width, checked
 from smallvit.data.auditing import Audit, Finding, Level, View
 from smallvit.data.dataset import Dataset
 from smallvit.data.images import UnreadableError, as_array
@@ -299,7 +300,8 @@ CHECKS: tuple[Callable[[View], Iterator[Finding]], ...] = (
 )
 
 
-def audit(dataset: Dataset, *, patch_size: int = 4) -> Audit:
+@checked
+def audit(dataset: Dataset, *, patch_size: Width = 4) -> Audit:
     """Looks for everything that makes results worse, or better than they are.
 
     Args:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from PIL import __version__ as pillow
 
+from smallvit.arguments import Natural, Positive, Seed, Width, check, checked
 from smallvit.data import cache
 from smallvit.data.fit import FILL, fit_image
 from smallvit.data.folders import UNLABELLED
@@ -98,7 +99,7 @@ class Dataset:
 
     def sized(self, image_size: int | Size, fit: Fit | None = None) -> "Dataset":
         """The same with images of that size."""
-        return replace(self, chosen_size=as_size(image_size), fit=fit or self.fit)
+        return replace(self, chosen_size=as_size(image_size), fit=self.fit if fit is None else fit)
 
     def normalised(self, mean: Sequence[float], std: Sequence[float]) -> "Dataset":
         """The same with `statistics` that are given, such as those of pretrained weights.
@@ -115,6 +116,7 @@ class Dataset:
 
     def split(self, name: str) -> Samples:
         """The images of a split."""
+        check("split", name, str)
         if name not in self.splits:
             known = ", ".join(self.splits)
             raise ValueError(f"{shown(self.source)} has no {name} split, but {known}")
@@ -174,6 +176,13 @@ class Dataset:
                 key.update(samples.labels.astype("<i8").tobytes())
         return key.hexdigest()
 
+    @property
+    def contents(self) -> str:
+        """A hash of all images, whatever their names, their order and their splits."""
+        digests = (samples.survey.digests for samples in self.splits.values())
+        rows = sorted(row.tobytes() for part in digests for row in part)
+        return hashlib.blake2b(b"".join(rows), digest_size=DIGEST).hexdigest()
+
     def record(self) -> dict[str, Any]:
         """What a run records of its data, as plain values."""
         return {
@@ -187,6 +196,7 @@ class Dataset:
             "fit": self.fit,
             "fill": FILL,
             "fingerprint": self.fingerprint,
+            "contents": self.contents,
             "dropped": [shown(name) for name in self.dropped],
         }
 
@@ -203,7 +213,8 @@ class Dataset:
         ]
         return replace(self, splits=MappingProxyType(splits), dropped=(*self.dropped, *bad))
 
-    def fold(self, number: int, folds: int, *, val: float = 0.0) -> "Dataset":
+    @checked
+    def fold(self, number: Natural, folds: Positive, *, val: float = 0.0) -> "Dataset":
         """One part of a cross-validation: a fold of the training images is the test split.
 
         Every image is tested in exactly one fold. Near duplicates stay together.
@@ -295,16 +306,17 @@ class Dataset:
             )
 
 
+@checked
 def load_data(
     spec: str | os.PathLike[str],
     *,
     image_size: int | Size | None = None,
     fit: Fit = "letterbox",
-    channels: int | None = None,
+    channels: Width | None = None,
     classes: Sequence[str] | None = None,
     val: float | int | None = None,
     test: float | int | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
     unlabelled: bool = False,
@@ -334,6 +346,7 @@ def load_data(
     Raises:
         ValueError: The source does not exist, is not laid out as expected, or has unknown labels.
     """
+    size = None if image_size is None else as_size(image_size)
     check_fit(fit)
     source = find(spec, root=root, download=download, unlabelled=unlabelled)
     if unlabelled and source.classes == (UNLABELLED,) and test is None:
@@ -365,7 +378,7 @@ def load_data(
         classes=names,
         splits=MappingProxyType({name: pool.select(each) for name, each in indices.items()}),
         channels=channels or _common_channels(survey),
-        chosen_size=None if image_size is None else as_size(image_size),
+        chosen_size=size,
         fit=fit,
         seed=seed,
         held_out=MappingProxyType(held_out),

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from smallvit.data.images import Decoded, as_array
-from smallvit.sizes import Fit, Size, check_fit
+from smallvit.data.images import Decoded, as_array, as_decoded
+from smallvit.sizes import Fit, Size, as_size, check_fit
 
 FILL = 128
 """The grey of letterbox bars: the middle of the range, near zero once images are normalised."""
@@ -60,6 +60,7 @@ def _divide(a: int, b: int) -> int:
 
 def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.ndarray, "h w C"]:
     """A decoded image at the model's size, in any number of channels."""
+    size, image = as_size(size), as_decoded(image)
     height, width = image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
     placement = place(height, width, size, fit)
     (top, left, height, width), (rows, columns), offset = placement

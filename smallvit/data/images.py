@@ -20,6 +20,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.Image import Image as PilImage
 
+from smallvit.arguments import Width, checked
 from smallvit.extras import require
 from smallvit.files import IMAGE_SUFFIXES
 
@@ -73,6 +74,7 @@ class Glance(NamedTuple):
     thumb: UInt8[np.ndarray, "T T"]
 
 
+@checked
 def read_image(source: bytes | str | os.PathLike[str]) -> UInt8[np.ndarray, "H W C"]:
     """Decodes an image at full resolution.
 
@@ -148,8 +150,14 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def to_channels(image: Decoded, channels: int) -> Decoded:
-    """Grey to colour or colour to grey; any other change is refused."""
+@checked
+def to_channels(image: Any, channels: Width) -> Decoded:
+    """Grey to colour or colour to grey; any other change is refused.
+
+    Args:
+        image: Whatever `as_decoded` takes.
+        channels: How many it is to have.
+    """
     image = as_decoded(image)
     present = image.shape[2] if isinstance(image, np.ndarray) else len(image.getbands())
     if present == channels:

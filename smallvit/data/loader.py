@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Int64, UInt8, UInt64
 from torch import Tensor
 
+from smallvit.arguments import Natural, Positive, Seed, checked, described
 from smallvit.data.cache import refuse_truncated
+from smallvit.devices import choose_device
 
 logger = logging.getLogger(__name__)
 
@@ -77,32 +79,40 @@ class Loader:
         ahead: How many batches to gather before they are requested.
     """
 
+    @checked
     def __init__(
         self,
         pixels: UInt8[np.ndarray, "N C H W"],
         labels: Int64[np.ndarray, " N"],
         *,
-        batch_size: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        batch_size: Positive,
+        seed: Seed = 0,
+        rank: Natural = 0,
+        world_size: Positive = 1,
         device: torch.device | str = "cpu",
         balanced: bool = False,
-        repeats: int = 1,
+        repeats: Positive = 1,
         resident: bool | None = None,
-        ahead: int = 2,
+        ahead: Natural = 2,
     ) -> None:
+        for name, array, kind, sides in (
+            ("pixels", pixels, np.uint8, 4),
+            ("labels", labels, np.int64, 1),
+        ):
+            if array.dtype != kind or array.ndim != sides:
+                raise ValueError(
+                    f"{name} is {described(array)}: expected is {kind.__name__} with {sides} axes"
+                )
         if len(pixels) != len(labels):
             raise ValueError(f"there are {len(pixels)} images and {len(labels)} labels")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}: allowed is 0 up to below world_size {world_size}")
         for name, unit in (("world_size", world_size), ("repeats", repeats)):
-            if unit < 1 or batch_size % unit:
+            if batch_size % unit:
                 raise ValueError(f"batch_size {batch_size} is not a multiple of {name} {unit}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}: allowed is 1 or more")
         self.pixels, self.batch_size, self.seed = pixels, batch_size, seed
-        self.rank, self.world_size, self.device = rank, world_size, torch.device(device)
+        self.rank, self.world_size = rank, world_size
+        self.device = torch.device(choose_device(device) if isinstance(device, str) else device)
         self.balanced, self.repeats, self.ahead = balanced, repeats, ahead
         self._host_labels = labels
         self._labels = torch.from_numpy(labels.copy()).to(self.device)
@@ -140,6 +150,8 @@ class Loader:
 
     def batch(self, step: int) -> Batch:
         """This rank's part of a batch; steps count from 0 through all epochs."""
+        if not hasattr(step, "__index__") or step < 0:
+            raise ValueError(f"step is {described(step)}: allowed is 0 or more")
         indices = self._indices(step)[1]
         labels = self._labels[indices]
         if self._images is not None:

@@ -87,7 +87,8 @@ def _bar(
             seconds = task.finished_time or task.elapsed
             return Text(f"{task.completed / seconds:,.0f} images/s" if seconds else "")
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate()
+    # All of it fits into 80 columns.
+    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), Rate()
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
         task = progress.add_task(description, total=total)
 

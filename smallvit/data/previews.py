@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 from PIL.ImageFont import FreeTypeFont, truetype
 from torch import Tensor
 
+from smallvit.arguments import Positive, Seed, checked
 from smallvit.data.dataset import Dataset
 from smallvit.data.fit import fit_image
 from smallvit.data.images import UnreadableError
@@ -27,15 +28,16 @@ _TEXT = 15
 _INK, _PAPER, _QUIET = (30, 30, 30), (250, 250, 250), (120, 120, 120)
 
 
+@checked
 def preview(
     dataset: Dataset,
     path: str | os.PathLike[str],
     *,
     split: str = "train",
     augment: Augment | None = None,
-    classes: int = 12,
-    columns: int = 8,
-    seed: int = 0,
+    classes: Positive = 12,
+    columns: Positive = 8,
+    seed: Seed = 0,
 ) -> None:
     """Writes a PNG with a row of images for each class, fitted and augmented as in training.
 

@@ -126,6 +126,16 @@ def find(
     problem = (
         f"{shown(path)} is not a source of images: expected is {HELP}"
         if path.exists()
-        else f"there is no file, folder or dataset {shown(path)}{nearest(str(spec), NAMED)}"
+        else f"there is no file, folder or dataset {shown(path)}{_near(path, NAMED)}"
     )
-    raise ValueError(f"{problem}. Datasets by name are {', '.join(NAMED)}")
+    end = "" if problem.endswith("?") else "."
+    raise ValueError(f"{problem}{end} Datasets by name are {', '.join(NAMED)}")
+
+
+def _near(path: Path, named: Iterable[str]) -> str:
+    """Which name beside a path that does not exist, or of a dataset, may have been meant."""
+    try:
+        beside = [str(path.parent / each.name) for each in path.parent.iterdir()]
+    except OSError:
+        beside = []
+    return nearest(str(path), [*beside, *named])

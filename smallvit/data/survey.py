@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,16 @@ from PIL import __version__ as pillow
 from smallvit.data import cache
 from smallvit.data.images import THUMB, Glance, UnreadableError, glance, read_bytes
 from smallvit.data.parallel import spread
+from smallvit.text import counted
 
 logger = logging.getLogger(__name__)
 
 DIGEST = 16
 _VERSION = 1
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error),
+    *(RuntimeError, MemoryError),  # encrypted or unknown methods, nesting, and sizes beyond reason
+)
 _SETTLED_NS = 2_000_000_000  # two changes of a file within less may give it one time stamp
 
 
@@ -110,7 +116,7 @@ def survey_files(
     started = time.perf_counter()
     rows = list(spread(_survey_file, paths, description="reading images", progress=progress))
     seconds = time.perf_counter() - started
-    logger.info("read %d images in %.1f s", len(paths), seconds)
+    logger.info("read %s in %.1f s", counted(len(paths), "image"), seconds)
     blank = Glance((0, 0), 0, False, 0, np.zeros((THUMB, THUMB), np.uint8))
     seen = [blank if isinstance(look, str) else look for _, look in rows]
     survey = Survey(
@@ -181,11 +187,12 @@ def _stamp(paths: Sequence[Path]) -> tuple[str, int]:
 
 def _load(path: Path, count: int) -> Survey | None:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here: NumPy leaves a file open that is no archive.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             columns = {name: stored[name] for name in _COLUMNS}
             texts = zip(stored["error_index"].tolist(), stored["error_text"].tolist(), strict=True)
             survey = Survey(**columns, errors=dict(texts))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except _DAMAGE:
         return None
     return survey if len(survey) == count else None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int64, UInt8
 
+from smallvit.arguments import checked
 from smallvit.evaluation.checks import check_labels, check_logits
 from smallvit.evaluation.intervals import ratio
 
@@ -59,6 +60,7 @@ def _log_softmax(logits: Float[np.ndarray, "N K"]) -> Float64[np.ndarray, "N K"]
     return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
+@checked
 def fit_temperature(logits: Float[np.ndarray, "N K"], labels: Int[np.ndarray, " M"]) -> float:
     """The temperature that minimises the log loss.
 

@@ -61,6 +61,8 @@ def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None
     Raises:
         ValueError: Some are infinite or not a number.
     """
+    if logits.ndim != 2:
+        raise ValueError(f"expected {what} as (images, classes), got {logits.shape}")
     bad = ~np.isfinite(logits).all(1)
     if bad.any():
         raise ValueError(

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float, Float32, Int, UInt8
 
+from smallvit.arguments import Natural, Positive, checked, described
 from smallvit.data.cache import refuse_truncated
+from smallvit.devices import choose_device
 from smallvit.evaluation.calibration import flip_average, reliability, softmax
 from smallvit.evaluation.checks import check_logits
 from smallvit.evaluation.intervals import REPLICATES, Estimate, wilson
@@ -23,13 +25,14 @@ logger = logging.getLogger(__name__)
 Precision = Literal["fp32", "bf16", "fp16"]
 
 
+@checked
 def logits_of(
     model: "nn.Module",
     pixels: UInt8[np.ndarray, "N C H W"],
     *,
     mean: Sequence[float],
     std: Sequence[float],
-    batch_size: int = 256,
+    batch_size: Positive = 256,
     device: "torch.device | str" = "cpu",
     flip: bool = False,
     precision: Precision | None = None,
@@ -58,19 +61,17 @@ def logits_of(
     from smallvit.augment import normalise
     from smallvit.models.modes import evaluating
 
+    if pixels.dtype != np.uint8 or pixels.ndim != 4:
+        raise ValueError(f"pixels is {described(pixels)}: expected are bytes (N, C, H, W)")
+    if not all(value > 0 for value in std):
+        raise ValueError(f"std is {tuple(std)}: allowed are numbers above 0")
     if not len(pixels) or pixels.shape[1] != len(mean) or len(mean) != len(std):
         raise ValueError(
             f"expected images of {len(mean)} channels, as the mean has, and got an array of "
             f"{pixels.shape} with {len(std)} standard deviations"
         )
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}: allowed is 1 or more")
-    if precision not in (None, *get_args(Precision)):
-        raise ValueError(
-            f"precision is {precision!r}: allowed are {', '.join(get_args(Precision))}"
-        )
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision or "fp32")
-    device = torch.device(device)
+    device = torch.device(choose_device(device) if isinstance(device, str) else device)
     centre, spread = torch.tensor(mean, device=device), torch.tensor(std, device=device)
     model.to(device)
 
@@ -107,6 +108,7 @@ def logits_of(
         return flip_average(run, pixels, axis=3) if flip else run(pixels)
 
 
+@checked
 def measure(
     logits: Float[np.ndarray, "N K"],
     labels: Int[np.ndarray, " M"],
@@ -116,8 +118,8 @@ def measure(
     temperature: float = 1.0,
     names: Sequence[str] | None = None,
     flip: bool = False,
-    replicates: int = REPLICATES,
-    seed: int = 0,
+    replicates: Positive = REPLICATES,
+    seed: Natural = 0,
 ) -> Evaluation:
     """Evaluates a model's logits.
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from smallvit.arguments import check
 from smallvit.evaluation.calibration import ConfidenceBin
 from smallvit.evaluation.intervals import Estimate, proportion
 from smallvit.evaluation.metrics import METRICS
-from smallvit.text import shown
+from smallvit.text import counted, shown
 
 FORMAT = 1
 """Of the JSON that is written; older is read, newer refused."""
@@ -174,7 +175,7 @@ class Evaluation:
         if len(present) > 2:
             lines += ["", "worst classes (recall)"]
             lines += [
-                f"  {row.recall.percent}  {shown(row.name)}, {row.support:,} images"
+                f"  {row.recall.percent}  {shown(row.name)}, {counted(row.support, 'image')}"
                 for row in worst
             ]
         if confused := self._confusions():
@@ -192,8 +193,8 @@ class Evaluation:
         many, missing = len(self.classes), len(self.absent)
         note = f", {missing} of them absent" if missing else ""
         return (
-            f"{self.split}: {self.count:,} images of {many:,} classes{note}; "
-            "95 % confidence intervals in brackets"
+            f"{self.split}: {counted(self.count, 'image')} of {counted(many, 'class', 'classes')}"
+            f"{note}; 95 % confidence intervals in brackets"
         )
 
     def _rows(self, names: Iterable[str]) -> list[str]:
@@ -234,6 +235,7 @@ class Evaluation:
         """
         from smallvit.config_io import check_keys, from_plain
 
+        check("text", text, str)
         try:
             plain: Any = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Outcome, RunSet
@@ -33,8 +34,9 @@ PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any], bool]] = {
 }
 
 
+@checked
 def ablate_set(
-    settings: Mapping[str, Any], *, seeds: int = 3, command: str = ""
+    settings: Mapping[str, Any], *, seeds: compare.Seeds = 3, command: str = ""
 ) -> tuple[RunSet, dict[str, str]]:
     """The runs of an ablation, and the parts that this model cannot have, each with the reason.
 
@@ -46,7 +48,6 @@ def ablate_set(
     Raises:
         ValueError: The name is not known, has no such parts, or the data cannot be read.
     """
-    compare.check_seeds(seeds)
     if leaf(settings, "model.pretrained") is not None:
         raise ValueError("an ablation trains from scratch: leave --pretrained out")
     planned = plan(changes=settings)

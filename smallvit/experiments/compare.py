@@ -1,10 +1,11 @@
 """`compare`: models under the same data, splits and budget, and which of them is better."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from smallvit.arguments import Between, checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.evaluation import Estimate
 from smallvit.experiments.engine import Member, Outcome, RunSet, seeded
@@ -19,9 +20,13 @@ from smallvit.text import counted, shown
 
 _SAMPLES = 40
 
+Seeds = Annotated[int, Between(1, 1_000)]
+"""Trainings of each row."""
 
+
+@checked
 def compare_set(
-    settings: Mapping[str, Any], models: Sequence[str], *, seeds: int = 3, command: str = ""
+    settings: Mapping[str, Any], models: Sequence[str], *, seeds: Seeds = 3, command: str = ""
 ) -> RunSet:
     """The runs of a comparison.
 
@@ -35,7 +40,6 @@ def compare_set(
         ValueError: A name is not known, or the data cannot be read.
     """
     changes = {name: changes_for(name) for name in listed(models)}
-    check_seeds(seeds)
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
     shared = with_budget(with_splits(settings, planned), planned)
     members = [
@@ -45,12 +49,6 @@ def compare_set(
     ]
     facts = {"data": planned.dataset.source, "budget": tell_budget(shared)}
     return RunSet(kind="compare", members=tuple(members), facts=facts, command=command)
-
-
-def check_seeds(seeds: int) -> None:
-    """Refuses a number of seeds that trains nothing."""
-    if seeds < 1:
-        raise ValueError(f"seeds is {seeds}: allowed is 1 or more")
 
 
 def members_of(row: str, changes: Mapping[str, Any], seeds: int) -> list[Member]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, overlaid
 from smallvit.evaluation import Estimate
 from smallvit.evaluation.paired import same_images
@@ -41,12 +42,13 @@ class Curve:
     why: str = ""
 
 
+@checked
 def curve_set(
     settings: Mapping[str, Any],
     models: Sequence[str] = (),
     *,
     shares: Sequence[float] = (),
-    seeds: int = 3,
+    seeds: compare.Seeds = 3,
     command: str = "",
 ) -> RunSet:
     """The runs of learning curves.
@@ -67,7 +69,6 @@ def curve_set(
     """
     own = leaf(settings, "model.name") or "auto"
     changes = {name: changes_for(name) for name in listed(models or [own])}
-    compare.check_seeds(seeds)
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
     count, classes = len(planned.dataset.split("train")), len(planned.dataset.classes)
     enough = [share for share in SHARES if share * count >= _PER_CLASS * classes]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from smallvit.arguments import checked
 from smallvit.config_io import differences, from_plain, overlaid, to_plain
 from smallvit.files import read_json, write_json
 from smallvit.recipes import plan
@@ -148,6 +149,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "row"
 
 
+@checked
 def begin(folder: Path, wanted: RunSet | None) -> RunSet:
     """Writes a new set, or opens the one that is there and adds what it does not have yet.
 
@@ -187,6 +189,7 @@ def read_set(folder: Path) -> RunSet:
     return from_plain(RunSet, plain)
 
 
+@checked
 def read_outcomes(folder: Path) -> list[Outcome]:
     """What the folder holds of each member."""
     return [read_outcome(folder, member) for member in read_set(folder).members]
@@ -203,6 +206,7 @@ def read_outcome(folder: Path, member: Member) -> Outcome:
     return Outcome(member=member, run=run, error=error)
 
 
+@checked
 def conduct(
     folder: Path,
     *,

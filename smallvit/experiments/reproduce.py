@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, overlaid
 from smallvit.evaluation import Estimate
 from smallvit.experiments import compare
@@ -19,11 +20,12 @@ from smallvit.runs.folder import Run
 _ALLOWED = ("leaks", "conflicts")
 
 
+@checked
 def reproduce_set(
     key: str,
     settings: Mapping[str, Any] | None = None,
     *,
-    seeds: int = 1,
+    seeds: compare.Seeds = 1,
     best_of_epochs: bool = False,
     command: str = "",
 ) -> RunSet:
@@ -40,7 +42,6 @@ def reproduce_set(
         ValueError: There is no such row.
     """
     published = find_row(key)
-    compare.check_seeds(seeds)
     changes = overlaid(
         {
             "recipe": published.recipe,

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
+from smallvit.arguments import checked, described
 from smallvit.explaining.overlays import overlay
-from smallvit.explaining.probes import receptive_field, temperatures
+from smallvit.explaining.probes import receptive_field, temperatures, why_silent
 from smallvit.explaining.rollout import Shares, carry
 from smallvit.layers import Features
 from smallvit.layers.pooling import ClassToken, SeqPool
@@ -43,6 +44,7 @@ class Explanation:
             tokens: where the head looks, each query weighted by how much it counts for the output.
             In the last layer that is the row of the class token, or SeqPool's or the plain mean of
             all rows. Each head is scaled on its own.
+        silent: Why an image's rollout shows no place, one text per image; empty where it shows one.
         gradient: What supports the target, on the grid of the rollout, or of the last tokens
             where there is none (at least 8×8).
         grid: Rows and columns of the last tokens.
@@ -51,6 +53,7 @@ class Explanation:
     """
 
     rollout: Float32[np.ndarray, "B h w"] | None
+    silent: tuple[str, ...]
     heads: list[Float32[np.ndarray, "B _M _h _w"]]
     gradient: Float32[np.ndarray, "B _gh _gw"]
     grid: Size
@@ -75,6 +78,7 @@ class Look(NamedTuple):
     heads: list[Float[Tensor, "B M _h _w"]]
 
 
+@checked
 def explain(
     model: nn.Module,
     images: Float[Tensor, "B C H W"],
@@ -100,14 +104,23 @@ def explain(
     Raises:
         ValueError: The model has no grid of tokens, or no such class.
     """
+    if images.ndim != 4 or not images.is_floating_point():
+        raise TypeError(
+            f"images is {described(images)}: expected is a batch of normalised images in floating "
+            "point, (B, C, H, W)"
+        )
+    if not len(images):
+        raise ValueError("images holds no image: expected is at least one")
     seen = look(model, images)
     classes = _target(target, seen.logits)
     size = images.shape[2], images.shape[3]
     fine = tuple(max(side, min(_LEAST, limit)) for side, limit in zip(seen.grid, size, strict=True))
     cells = fine if seen.shares is None else seen.shares.places.shape[1:]
     evidence = evidence_for(model, images, classes)
+    rollout = None if seen.shares is None else scaled(seen.shares.places)
     return Explanation(
-        rollout=None if seen.shares is None else scaled(seen.shares.places),
+        rollout=rollout,
+        silent=("",) * len(images) if rollout is None else tuple(why_silent(model, size, rollout)),
         heads=[scaled(each) for each in seen.heads],
         gradient=scaled(F.adaptive_avg_pool2d(evidence, (cells[0], cells[1])).relu()),
         grid=seen.grid,

@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from smallvit.arguments import Share, checked, described
 from smallvit.data.previews import coloured
 
 # Viridis, from dark violet over green to yellow in even steps of lightness: it reads the same to a
@@ -23,8 +24,9 @@ def colours(heat: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "h w 3"]:
     return np.stack([np.interp(heat, positions, _COLOURS[:, c]) for c in range(3)], -1)
 
 
+@checked
 def overlay(
-    image: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "h w"], strength: float = 0.75
+    image: UInt8[np.ndarray, "H W C"], heat: Float[np.ndarray, "h w"], strength: Share = 0.75
 ) -> UInt8[np.ndarray, "H W 3"]:
     """Lays a map over an image.
 
@@ -36,8 +38,12 @@ def overlay(
         heat: From 0 to 1, on any grid; it is enlarged bilinearly.
         strength: From 0, the image alone, to 1, the map alone.
     """
-    if not 0 <= strength <= 1:
-        raise ValueError(f"strength is {strength}: allowed is 0 to 1")
+    shaped = image.ndim == 3 and heat.ndim == 2 and image.size and heat.size
+    if not shaped or not np.isfinite(heat).all():
+        raise ValueError(
+            f"image is {described(image)} and heat {described(heat)}: expected are rows, columns "
+            "and channels, and rows and columns of finite numbers"
+        )
     height, width = image.shape[:2]
     small = Image.fromarray(heat.astype(np.float32))
     large = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))

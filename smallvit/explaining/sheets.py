@@ -17,6 +17,7 @@ from smallvit.data.previews import coloured, label_font
 from smallvit.devices import choose_device
 from smallvit.explaining.explain import Explanation, explain
 from smallvit.explaining.overlays import overlay
+from smallvit.explaining.probes import EVEN, evenness
 from smallvit.files import images_in
 from smallvit.text import shown, some
 
@@ -44,6 +45,7 @@ class Explained:
         sheet: The PNG that was written; None if the image could not be read.
         predicted: The class the model predicts.
         probability: Of that class, calibrated.
+        silent: Why its attention shows no place; empty where it shows one.
         error: Why the image could not be read.
     """
 
@@ -51,6 +53,7 @@ class Explained:
     sheet: Path | None = None
     predicted: str = ""
     probability: float = 0.0
+    silent: str = ""
     error: str = ""
 
 
@@ -99,7 +102,13 @@ def explain_files(
         title = f"{shown(path.name)}: {shown(predicted)}, {probability:.1%}"
         sheet = out / _unused(path.stem, taken)
         draw(title, tiles(pixels, maps, run.classes)).save(sheet, "PNG")
-        yield Explained(path=path, sheet=sheet, predicted=predicted, probability=probability)
+        yield Explained(
+            path=path,
+            sheet=sheet,
+            predicted=predicted,
+            probability=probability,
+            silent=maps.silent[0],
+        )
 
 
 def _unused(stem: str, taken: set[str]) -> str:
@@ -117,6 +126,8 @@ def tiles(
 ) -> list[list[Tile]]:
     """The rows of a sheet: the image and its maps, then the heads of the last layer.
 
+    A map that shows no place stays grey, and its label says so.
+
     Args:
         pixels: The image as the model sees it.
         maps: Its explanation, alone in its batch.
@@ -126,13 +137,19 @@ def tiles(
     # Each pixel that the model sees stays a square.
     large = coloured(pixels).repeat(scale, 0).repeat(scale, 1)
     rows = [[Tile("as the model sees it", large)]]
-    if maps.rollout is not None:
+    grey = overlay(large, np.zeros((1, 1), np.float32))
+    if maps.silent[0]:
+        rows[0].append(Tile("attention shows no place", grey))
+    elif maps.rollout is not None:
         rows[0].append(Tile("attention rollout", overlay(large, maps.rollout[0])))
     supports = f"supports {shown(classes[int(maps.target[0])])}"
     rows[0].append(Tile(supports, overlay(large, maps.gradient[0])))
     if maps.heads:
+        silent = evenness(maps.heads[-1][0]) >= EVEN
         heads = [
-            Tile(f"layer {len(maps.heads)}, head {number}", overlay(large, heat))
+            Tile(f"layer {len(maps.heads)}, head {number}: even", grey)
+            if silent[number - 1]
+            else Tile(f"layer {len(maps.heads)}, head {number}", overlay(large, heat))
             for number, heat in enumerate(maps.heads[-1][0], 1)
         ]
         rows += [heads[i : i + _COLUMNS] for i in range(0, len(heads), _COLUMNS)]

@@ -12,6 +12,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 import smallvit
+from smallvit.arguments import checked
 from smallvit.data import load_data
 from smallvit.data.images import as_array
 from smallvit.extras import require
@@ -28,6 +29,7 @@ _COUNT = 6
 _SIZES = ((28, 28), (75, 50), (31, 97), (160, 224), (300, 200), (1, 40))
 
 
+@checked
 def export(
     run: str | os.PathLike[str] | Run,
     out: str | os.PathLike[str] | None = None,

@@ -1,15 +1,20 @@
 """`evaluate`: how good a trained model is."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float32
 
+from smallvit.arguments import Positive, checked
 from smallvit.data import Dataset, load_data
+from smallvit.data.sources import SPLITS
 from smallvit.devices import choose_device
 from smallvit.evaluation import Evaluation, logits_of, measure
-from smallvit.runs.folder import Run
+from smallvit.runs.folder import Run, folds_of
 
 
+@checked
 def evaluate(
     run: str | os.PathLike[str] | Run,
     data: str | os.PathLike[str] | None = None,
@@ -17,14 +22,17 @@ def evaluate(
     split: str = "test",
     flip: bool = False,
     device: str = "auto",
-    batch_size: int = 256,
+    batch_size: Positive = 256,
     progress: bool = False,
     save: bool = False,
 ) -> Evaluation:
     """How good a trained model is.
 
+    The model of a cross-validation was trained on all images: its test is that of the folds, where
+    each image is tested by the model that had not seen it, and the evaluation's split says so.
+
     Args:
-        run: The run folder.
+        run: The run folder, or that of a cross-validation.
         data: Other images of the same classes, in any form that `load_data` takes. If they come
             with a split of that name, it is used; otherwise all of them are, and the evaluation's
             split is called "all". None means the run's own data.
@@ -41,7 +49,11 @@ def evaluate(
         ValueError: The run, the data or the split does not exist, the run's data has changed, or
             other data has classes that the model does not know.
     """
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}: allowed are {', '.join(SPLITS)}")
     run = Run.open(run)
+    if data is None and split == "test" and "cross_validation" in run.info:
+        return _evaluate_folds(run, flip, device, batch_size, progress)
     card = run.card
     name, parts = split, [split]
     if data is None:
@@ -56,7 +68,31 @@ def evaluate(
             progress=progress,
         )
         name, parts = _matching_split(dataset, split)
-    model, chosen = run.model(), choose_device(device)
+    evaluation = measure(
+        _logits(run, dataset, parts, flip, device, batch_size, progress),
+        np.concatenate([dataset.labels(part) for part in parts]),
+        card.classes,
+        split=name,
+        temperature=card.temperature,
+        names=[title for part in parts for title in dataset.split(part).names],
+        flip=flip,
+    )
+    if save and data is None and split == "test" and not flip:
+        run.save_evaluation(evaluation)
+    return evaluation
+
+
+def _logits(
+    run: Run,
+    dataset: Dataset,
+    parts: Sequence[str],
+    flip: bool,
+    device: str,
+    batch_size: int,
+    progress: bool,
+) -> Float32[np.ndarray, "N K"]:
+    """The logits of a run's model for some splits, one after the other."""
+    card, model, chosen = run.card, run.model(), choose_device(device)
     logits = [
         logits_of(
             model,
@@ -69,18 +105,38 @@ def evaluate(
         )
         for part in parts
     ]
-    evaluation = measure(
+    return np.concatenate(logits)
+
+
+def _evaluate_folds(
+    run: Run, flip: bool, device: str, batch_size: int, progress: bool
+) -> Evaluation:
+    """All images of a cross-validation, each tested by the fold that had not seen it.
+
+    Raises:
+        ValueError: The folds are not beside the model any more.
+    """
+    folds = folds_of(run.folder.parent)
+    if not folds:
+        raise ValueError(
+            f"{run.folder} was trained on all images of a cross-validation, so none is left to "
+            "test it on, and the folds are not beside it: give other images of these classes, or "
+            "the folder of the cross-validation"
+        )
+    datasets = [fold.dataset() for fold in folds]
+    # Each fold has its own temperature, so logits are divided by it before they come together.
+    logits = [
+        _logits(fold, dataset, ["test"], flip, device, batch_size, progress) / fold.card.temperature
+        for fold, dataset in zip(folds, datasets, strict=True)
+    ]
+    return measure(
         np.concatenate(logits),
-        np.concatenate([dataset.labels(part) for part in parts]),
-        card.classes,
-        split=name,
-        temperature=card.temperature,
-        names=[title for part in parts for title in dataset.split(part).names],
+        np.concatenate([dataset.labels("test") for dataset in datasets]),
+        run.card.classes,
+        split=f"{len(folds)} folds",
+        names=[title for dataset in datasets for title in dataset.split("test").names],
         flip=flip,
     )
-    if save and data is None and split == "test" and not flip:
-        run.save_evaluation(evaluation)
-    return evaluation
 
 
 def _matching_split(dataset: Dataset, split: str) -> tuple[str, list[str]]:

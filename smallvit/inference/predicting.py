@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smallvit.arguments import Positive, checked
 from smallvit.data.images import UnreadableError, decode, read_bytes
 from smallvit.data.parallel import spread
 from smallvit.files import Found, images_in
@@ -37,13 +38,14 @@ class Row:
     probabilities: tuple[float, ...] = ()
 
 
+@checked
 def predict(
     source: "str | os.PathLike[str] | Run | Predictor",
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
-    top: int = 5,
+    top: Positive = 5,
     flip: bool = False,
-    batch_size: int = 32,
+    batch_size: Positive = 32,
     device: str = "auto",
     trust: bool = False,
     progress: bool = False,
@@ -67,9 +69,6 @@ def predict(
     Raises:
         ValueError: The source is not a model, or a number is out of range.
     """
-    for name, value in (("top", top), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}: allowed is 1 or more")
     predictor = Predictor.open(source, device, trust=trust)
     return _rows(predictor, images_in(paths), top, flip, batch_size, progress)
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float32, UInt8
 from PIL.Image import Image
 
+from smallvit.arguments import checked, described
 from smallvit.data.images import UnreadableError, as_decoded
 from smallvit.evaluation import flip_average
 from smallvit.evaluation.checks import check_logits
@@ -44,6 +45,7 @@ class Predictor:
     model: "nn.Module | None" = None
 
     @classmethod
+    @checked
     def open(
         cls,
         source: "str | os.PathLike[str] | Run | Predictor",
@@ -120,6 +122,10 @@ class Predictor:
         self, pixels: UInt8[np.ndarray, "N h w C"], *, flip: bool = False
     ) -> Float32[np.ndarray, "N K"]:
         """`logits` of images that went through `card.prepare` already."""
+        shape = (*self.card.image_size, self.card.channels)
+        if not isinstance(pixels, np.ndarray) or pixels.shape[1:] != shape or pixels.dtype != "u1":
+            sides = ", ".join(map(str, shape))
+            raise ValueError(f"pixels is {described(pixels)}: expected are bytes (N, {sides})")
         if flip:
             return flip_average(self.logits_of_prepared, pixels, axis=2)
         logits = self.forward(np.ascontiguousarray(pixels))

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
+from smallvit.arguments import Between, checked
 from smallvit.extras import require
 from smallvit.files import writing
 from smallvit.inference.predicting import Row
@@ -130,7 +131,13 @@ def check_output(path: Path) -> None:
         _arrow("pyarrow.parquet")
 
 
-def write_rows(rows: Iterable[Row], path: str | os.PathLike[str], *, top: int) -> tuple[int, int]:
+@checked
+def write_rows(
+    rows: Iterable[Row],
+    path: str | os.PathLike[str],
+    *,
+    top: Annotated[int, Between(1, 1_000_000)],
+) -> tuple[int, int]:
     """Writes rows as they come, in the format that the name says.
 
     CSV and Parquet have the columns path, error, class_1, probability_1, class_2 and so on; JSON is

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smallvit.arguments import checked
 from smallvit.layers import resample, sinusoid
 from smallvit.models.base import Backbone
 from smallvit.models.build import create_model, make_config
@@ -163,6 +164,7 @@ _LAYOUTS: list[tuple[str, list[Substitution]]] = [
 ]
 
 
+@checked
 def load_reference(
     source: str | PathLike[str] | Mapping[str, Any],
     *,
@@ -223,7 +225,8 @@ def unwrap(source: Mapping[str, Any]) -> dict[str, Tensor]:
     for wrapper in ("model", "state_dict", "model_state_dict"):
         if isinstance(source.get(wrapper), Mapping):
             return unwrap(source[wrapper])
-    strange = [key for key, value in source.items() if not isinstance(value, Tensor)]
+    pairs = source.items()
+    strange = [k for k, value in pairs if not isinstance(k, str) or not isinstance(value, Tensor)]
     if strange or not source:
         raise ValueError(f"not a state dict: {strange[:3] or 'nothing'} in it is not a tensor")
     return {key.removeprefix("module."): value for key, value in source.items()}

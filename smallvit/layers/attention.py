@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from smallvit.arguments import Width, checked
 from smallvit.layers.kernels import fused_attention, fusible
 
 
@@ -137,13 +138,14 @@ class MultiHead(nn.Module):
     local: ClassVar[bool] = False
     fused: bool = True
 
+    @checked
     def __init__(
         self,
-        dim: int,
-        num_heads: int,
+        dim: Width,
+        num_heads: Width,
         *,
-        head_dim: int | None = None,
-        out_dim: int | None = None,
+        head_dim: Width | None = None,
+        out_dim: Width | None = None,
         qkv_bias: bool = False,
         scale: float | None = None,
         temperature: bool | None = None,
@@ -205,10 +207,16 @@ class MultiHead(nn.Module):
         self, qkv: Float[Tensor, "B N MEs"], weights: list[Tensor] | None
     ) -> Float[Tensor, "B N ME"]:
         """Attends within one set of tokens, in the fused kernel where that is possible."""
-        alone = self.fused and self.talking is None and weights is None
-        if alone and fusible(qkv, self.num_heads, dropout=self.dropped):
+        alone = self.fused and weights is None
+        heads, dropout, talking = self.num_heads, self.dropped, self.talking
+        if alone and fusible(qkv, heads, dropout=dropout, talking=talking is not None):
             return fused_attention(
-                qkv, self.num_heads, scale=self.scale, masked=self.masked, dropout=self.dropped
+                qkv,
+                heads,
+                scale=self.scale,
+                masked=self.masked,
+                dropout=dropout,
+                mixing=None if talking is None else (talking.before, talking.after),
             )
         q, k, v = self.split(qkv, 3)
         return self.mix_values(q, k, v, weights)

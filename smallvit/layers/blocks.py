@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+
+from smallvit.layers.recompute import Recompute, recomputed
 
 Norm = Callable[[int], nn.Module]
 
@@ -122,11 +123,11 @@ class Block(nn.Module):
         grid: Rows and columns of the tokens, for an MLP that sees neighbours; see `Mlp`.
 
     Attributes:
-        checkpointed: Whether training computes the activations again for the backward pass
-            instead of keeping them (never while attention weights are collected).
+        recompute: What training computes again for the backward pass instead of keeping it
+            (never while attention weights are collected).
     """
 
-    checkpointed: bool = False
+    recompute: Recompute = "nothing"
 
     def __init__(
         self,
@@ -164,8 +165,8 @@ class Block(nn.Module):
             context: Further arguments of the attention, such as the tokens it attends to.
             weights: A list to which the attention weights are appended.
         """
-        if self.checkpointed and self.training and weights is None and torch.is_grad_enabled():
-            return checkpoint(self.branches, x, *context, use_reentrant=False)
+        if self.training and weights is None and torch.is_grad_enabled():
+            return recomputed(self.recompute, self.branches, x, *context)
         return self.branches(x, *context, weights=weights)
 
     def branches(

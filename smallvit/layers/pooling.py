@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from smallvit.arguments import Width, checked
+
 Pool = Literal["class", "mean", "seq"]
 
 
@@ -29,7 +31,8 @@ class MeanPool(nn.Module):
 class SeqPool(MeanPool):
     """Sequence pooling (arXiv 2104.05704): softmax(g(x)ᵀ) · x with g linear."""
 
-    def __init__(self, dim: int) -> None:
+    @checked
+    def __init__(self, dim: Width) -> None:
         super().__init__()
         self.score = nn.Linear(dim, 1)
 

@@ -6,12 +6,15 @@ Each has a `receptive_field`: the side, in pixels, of what one token sees.
 import math
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from smallvit.arguments import Between, Width, checked
+from smallvit.layers.kernels import fused_pool, plain_pool, poolable
 
 Directions = Literal["diagonal", "cardinal", "all"]
 
@@ -92,13 +95,14 @@ class SPT(nn.Module):
         directions: Where they move: the four diagonals, the four cardinals, or all eight.
     """
 
+    @checked
     def __init__(
         self,
-        in_channels: int,
-        dim: int,
-        patch_size: int,
+        in_channels: Width,
+        dim: Width,
+        patch_size: Width,
         *,
-        shift: float = 0.5,
+        shift: Annotated[float, Between(0, 1_000)] = 0.5,
         directions: Directions = "diagonal",
     ) -> None:
         super().__init__()
@@ -130,7 +134,12 @@ class ConvTokenizer(nn.Module):
         kernel: Side of the convolution kernels.
         layers: How many convolutions; all but the last have 64 channels.
         stride: Stride of the convolutions; each pool halves once more.
+
+    Attributes:
+        fused: Whether to use the fused kernel for ReLU and pool where it can be used.
     """
+
+    fused: bool = True
 
     def __init__(
         self, in_channels: int, dim: int, *, kernel: int, layers: int, stride: int
@@ -141,11 +150,13 @@ class ConvTokenizer(nn.Module):
         self.convs = nn.ModuleList(
             nn.Conv2d(a, b, kernel, stride, kernel // 2, bias=False) for a, b in pairwise(widths)
         )
-        self.pool = nn.MaxPool2d(3, 2, 1)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Returns one token per position of the last feature map, row by row."""
         x = images
+        if self.fused and poolable(x):  # convolutions keep the layout that the kernel writes
+            x = x.contiguous(memory_format=torch.channels_last)
         for conv in self.convs:
-            x = F.relu(self.pool(conv(x)))  # the same in either order, and a quarter of the work
+            x = conv(x)
+            x = fused_pool(x) if self.fused and poolable(x) else plain_pool(x)
         return x.flatten(2).transpose(1, 2)

@@ -11,14 +11,16 @@ unnormalised ones with `normalised=False`); one hidden layer, as the paper says 
 (`Swin.shows_raw`), and whose "ce" and "cbr" have one more linear layer, which is not here.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from smallvit.arguments import Width, check, checked, described
 from smallvit.layers import Features
 
 Mode = Literal["l1", "ce", "cbr"]
@@ -55,28 +57,25 @@ class DRLoc(nn.Module):
         overlapping: Pools finer grids with windows of 2s − 1 at stride s instead of s.
     """
 
+    @checked
     def __init__(
         self,
-        dim: int,
+        dim: Width,
         grid: tuple[int, int],
         *,
         mode: Mode = "l1",
-        pairs: int = 64,
+        pairs: Width = 64,
         normalised: bool = True,
-        hidden: int = 512,
-        hidden_layers: int = 1,
+        hidden: Width = 512,
+        hidden_layers: Width = 1,
         overlapping: bool = False,
     ) -> None:
         super().__init__()
-        if mode not in get_args(Mode):
-            raise ValueError(f"mode is {mode!r}: allowed are {', '.join(get_args(Mode))}")
-        if min(pairs, hidden_layers, *grid) < 1:
-            raise ValueError(
-                f"pairs {pairs}, hidden_layers {hidden_layers} and the grid's sides {grid} must be "
-                "at least 1"
-            )
+        check("grid", grid, Sequence[Width])
+        if len(grid) != 2:
+            raise ValueError(f"grid is {grid!r}: expected are rows and columns of tokens")
         self.mode, self.pairs, self.normalised = mode, pairs, normalised
-        self.overlapping, self.before = overlapping, grid
+        self.overlapping, self.dim, self.before = overlapping, dim, grid
         self.stride = (pool_stride(grid[0]), pool_stride(grid[1]))
         self.grid = (-(-grid[0] // self.stride[0]), -(-grid[1] // self.stride[1]))
         widths = [2 * dim, *[hidden] * hidden_layers]
@@ -88,8 +87,18 @@ class DRLoc(nn.Module):
 
     def pool(self, features: Features) -> Float[Tensor, "B n D"]:
         """Tokens on a grid of about 7×7 or coarser; a last odd row or column is kept."""
+        if not isinstance(features, Features):
+            raise TypeError(
+                f"features is {described(features)}: expected is what forward_features returns"
+            )
         if features.grid != self.before:
             raise ValueError(f"made for a grid of {self.before} and got one of {features.grid}")
+        count = self.before[0] * self.before[1]
+        if tuple(features.tokens.shape[1:]) != (count, self.dim):
+            raise ValueError(
+                f"made for {count} tokens of width {self.dim} per image and got tokens shaped "
+                f"{tuple(features.tokens.shape)}"
+            )
         tokens = features.tokens
         if self.stride == (1, 1):
             return tokens

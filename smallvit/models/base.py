@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from smallvit.arguments import described
 from smallvit.layers import (
     SPT,
     AttentionLayout,
@@ -68,6 +69,11 @@ class Backbone(nn.Module):
         Args:
             weights: A list to which every attention appends its weights, first layer first.
         """
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            raise TypeError(
+                f"images is {described(images)}: expected is a batch of normalised images in "
+                "floating point; `smallvit.augment.normalise` makes one of bytes"
+            )
         expected = (self.config.in_channels, *self.config.image_size)
         if tuple(images.shape[1:]) != expected:
             raise ValueError(

@@ -95,7 +95,10 @@ def _timm(
     import timm
 
     model: Any = timm.create_model(name, num_classes=num_classes, in_chans=in_channels, **options)
-    if small_stem and name.startswith("resnet"):
+    if small_stem and isinstance(getattr(model, "conv1", None), nn.Sequential):
+        model.conv1[0].stride = (1, 1)  # the three convolutions of resnet10t
+        model.maxpool = nn.Identity()
+    elif small_stem and name.startswith("resnet"):
         old = model.conv1
         model.conv1 = nn.Conv2d(in_channels, old.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -109,6 +112,7 @@ def _timm(
 BASELINES: dict[str, Callable[..., nn.Module]] = {
     "cifar_resnet56": partial(CifarResNet, 56),
     "cifar_resnet110": partial(CifarResNet, 110),
+    "resnet10t": partial(_timm, "resnet10t"),
     "resnet18": partial(_timm, "resnet18"),
     "resnet50": partial(_timm, "resnet50"),
     "efficientnet_b0": partial(_timm, "efficientnet_b0"),

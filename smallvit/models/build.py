@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
+from smallvit.arguments import Between, Width, checked
 from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES, make_baseline, stem_options
 from smallvit.models.config import BackboneConfig
@@ -69,12 +70,13 @@ def count_parameters(name: str, *, num_classes: int) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+@checked
 def make_model(
     name: str,
     *,
-    num_classes: int,
+    num_classes: Annotated[int, Between(0, 1_000_000)],
     image_size: int | Size,
-    in_channels: int = 3,
+    in_channels: Width = 3,
     options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Builds an untrained model by any name: ours, a baseline's, or `timm/NAME`.

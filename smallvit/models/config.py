@@ -13,8 +13,12 @@ Stages = tuple[int, ...]
 """One number per stage."""
 
 
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+_WIDEST, _MOST_CLASSES = 65_536, 1_000_000
+"""More would not fit any memory."""
+
+
+def _whole(value: Any, least: int, most: int = _WIDEST) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _number(value: Any) -> bool:
@@ -24,8 +28,14 @@ def _number(value: Any) -> bool:
 #: For each type a field may have: which values are allowed, and how that is said.
 _ALLOWED: dict[Any, tuple[Callable[[Any], bool], str]] = {
     bool: (lambda value: isinstance(value, bool), "are True and False"),
-    int: (lambda value: _whole(value, 1), "is a whole number of at least 1"),
-    Count: (lambda value: _whole(value, 0), "is a whole number of at least 0"),
+    int: (
+        lambda value: _whole(value, 1),
+        f"is a whole number of at least 1 and at most {_WIDEST:,}",
+    ),
+    Count: (
+        lambda value: _whole(value, 0, _MOST_CLASSES),
+        f"is a whole number of at least 0 and at most {_MOST_CLASSES:,}",
+    ),
     float: (lambda value: _number(value) and 0 < value < float("inf"), "is a number above 0"),
     Rate: (lambda value: _number(value) and 0 <= value < 1, "is 0 up to below 1"),
     Stages: (
@@ -92,7 +102,7 @@ class BackboneConfig:
             value, choices = getattr(self, field.name), get_args(field.type)
             valid, allowed = _ALLOWED.get(field.type, (lambda _: True, ""))
             if field.type not in _ALLOWED and choices and isinstance(choices[0], str):
-                valid, allowed = choices.__contains__, f"are {', '.join(choices)}"
+                valid, allowed = list(choices).__contains__, f"are {', '.join(choices)}"
             if not valid(value):
                 raise ValueError(f"{field.name} is {value!r}: allowed {allowed}")
         stages = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.type == Stages}

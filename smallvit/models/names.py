@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from smallvit.arguments import check, checked
 from smallvit.models import cait, cvt, hct, pit, swin, t2t, vit
 from smallvit.models.base import Variant
 from smallvit.models.baselines import BASELINES
@@ -69,6 +70,7 @@ def parse_name(name: str) -> Name:
     Raises:
         ValueError: The add-ons are unknown or in another order.
     """
+    check("name", name, str)
     base, *addons = name.split("+")
     if name.removeprefix(base) not in _SUFFIXES:
         raise ValueError(
@@ -124,6 +126,7 @@ def find_variant(name: str) -> Variant:
     return MODELS[parts.base]
 
 
+@checked
 def list_models(pattern: str = "*") -> list[str]:
     """Names that match a pattern such as "cct*"; with a "+" in it, add-ons are listed too."""
     names = sorted(MODELS, key=_natural)

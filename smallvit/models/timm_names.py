@@ -149,7 +149,7 @@ class TimmModel(Backbone):
         """Whether blocks compute their activations again instead of keeping them."""
         for part in self.modules():
             if isinstance(part, Block):
-                part.checkpointed = enable
+                part.recompute = "everything" if enable else "nothing"
 
     def resized(self, image_size: int | Size) -> "TimmModel":
         """This model for another image size: same weights, positions resampled to its grid."""

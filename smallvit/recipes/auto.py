@@ -21,6 +21,7 @@ _TIME = {"cpu": 600.0}  # seconds of a run whose time is not given
 _GPU_TIME = 300.0
 _START = {"cpu": 10.0}  # seconds before the first step: imports, decoding, building
 _GPU_START = 60.0  # and compiling
+_CEILING = 70_000.0  # images per second of a GPU, however small the model
 _INFERENCE = 2.5  # images per second of a test over those of training
 _MOST = 200.0  # passes of a run whose time is not given
 
@@ -67,7 +68,7 @@ def auto(facts: Facts) -> Choice:
         model=ModelConfig(name=fit.name),
         augment=_augment(facts, fit.size, batch, epochs),
         loss=LossConfig(balanced=facts.imbalance >= _IMBALANCE),
-        optim=_optim(fit.name, steps),
+        optim=_optim(fit.name, steps, batch),
         schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
         loop=LoopConfig(batch_size=batch),
     )
@@ -116,6 +117,8 @@ def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
         return _Fit(name, size, facts.epochs * facts.images, rate)
     if rate is None:  # about what two CPU cores can do, or a GPU
         rate = 300.0 if facts.device == "cpu" else 20_000.0
+    if facts.device != "cpu":
+        rate = min(rate, _CEILING)
     return _Fit(name, size, max(_seconds_left(facts, rate), 0.0) * rate, rate)
 
 
@@ -130,20 +133,20 @@ def _batch(facts: Facts, side: int) -> int:
     """Smaller for few images, so that a pass has several steps."""
     batch = 128 if side <= SMALL else 64
     if facts.device != "cpu" and facts.images >= 20_000:
-        batch = 256
+        batch *= 4
     while batch > 16 and facts.images < 10 * batch:
         batch //= 2
     return min(batch, max(facts.images // 8 * 8, 1))
 
 
-def _optim(name: str, steps: float) -> OptimConfig:
+def _optim(name: str, steps: float, batch: int) -> OptimConfig:
     """Muon for our own family, AdamW for the others, for which only that was measured."""
     ema = 0.999 if steps > 20_000 else 0.99
     if not name.startswith("hct_"):
         return OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0, ema=ema)
     return OptimConfig(
         optimizer="muon",
-        muon_lr=0.02 if steps < 1_000 else 0.01,
+        muon_lr=0.02 if steps < 1_000 else 0.014 if batch > 256 else 0.01,
         muon_decay=1.0,
         lr=3e-3,
         weight_decay=0.0,

@@ -1,10 +1,13 @@
 """`plan`: from data and requested values to a complete config."""
 
+import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from smallvit.arguments import checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.data import Audit, Dataset, audit
 from smallvit.devices import DeviceName, choose_device
@@ -18,7 +21,10 @@ from smallvit.runs.dataset import open_data
 from smallvit.text import nearest
 from smallvit.transfer.inputs import inputs_of
 
+logger = logging.getLogger(__name__)
+
 _LEAST = 10  # steps below which nothing is learned
+_PIXELS = 16  # along a side, below which images show little
 _TESTS = 2.5  # images per second of a test over those of training
 _TESTED = 1_000  # images that a test should have at the very least
 _START = 2.0  # seconds before the first step, at the very least
@@ -65,8 +71,9 @@ class Plan:
         )
 
 
+@checked
 def plan(
-    data: str | None = None,
+    data: str | os.PathLike[str] | None = None,
     *,
     recipe: str | None = None,
     model: str | None = None,
@@ -101,7 +108,7 @@ def plan(
         ValueError: Something is unknown or does not fit.
     """
     arguments = {
-        "data.source": data,
+        "data.source": None if data is None else os.fspath(data),
         "recipe": recipe,
         "model.name": model,
         "schedule.epochs": epochs,
@@ -145,6 +152,9 @@ def _choose(name: str, requested: dict[str, Any], progress: bool, speed: float |
         check_name(config.model.name)
     if config.data.image_size is not None:
         dataset = dataset.sized(config.data.image_size)
+        if min(dataset.image_size) < _PIXELS:
+            size = "×".join(map(str, dataset.image_size))
+            logger.warning("images of %s pixels show little: %d or more are usual", size, _PIXELS)
     if config.data.mean and config.data.std:
         dataset = dataset.normalised(config.data.mean, config.data.std)
     return Plan(config=config, dataset=dataset, audit=result, reasons=reasons)
@@ -164,8 +174,8 @@ def _facts(
     images = len(dataset.split("train"))
     if steps := leaf(requested, "schedule.steps"):
         epochs, minutes = steps * (leaf(requested, "loop.batch_size") or 64) / max(images, 1), None
-    if minutes is not None:  # the time is that of all folds
-        epochs, minutes = None, minutes / max(leaf(requested, "data.folds") or 1, 1)
+    if minutes is not None:  # the time is that of all trainings
+        epochs, minutes = None, minutes / RunConfig().changed(requested).data.trainings
     if timed and speed is None and epochs is None:
         speed = measure_speed(device)
     pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
@@ -190,6 +200,8 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     config = choice.config
     minutes, size = config.schedule.minutes or 0.0, config.data.image_size
     sentence = f"as many steps as fit into {minutes:g} minutes"
+    if folds := config.data.folds:
+        sentence += f", shared by {folds} folds and the model on all images"
     side = max(size) if isinstance(size, tuple) else size
     price = cost(config.model.name, side) if facts.speed and side else 0.0
     if not facts.speed or not price:

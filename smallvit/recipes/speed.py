@@ -10,9 +10,8 @@ from functools import lru_cache
 HCT = {"xs": (1.29, 0.0038), "s": (3.18, 0.0056), "m": (7.6, 0.0092), "l": (16.06, 0.021)}
 
 #: Millions of operations of forward passes per second of training, where a trial would have to
-#: compile first. An H200 trained cct_7_3x1 (2,363 of them per image) at 19,562 images per second;
-#: half of that is assumed for HCT, which `python -m benchmarks.costs` has not measured there yet.
-RECORDED = {"cuda": 2_363 * 19_562 / 2}
+#: compile first: an H200 trained hct_l_p4 (1,114 of them per image) at 32,443 images per second.
+RECORDED = {"cuda": 1_114 * 32_443}
 
 _TRIAL = 2.0  # seconds of trial steps, beside those to build the model
 _STEP = 0.8  # share of a step that a trial takes: it neither augments nor validates

@@ -6,6 +6,8 @@ from smallvit.runs import Run
 
 _FEW = 100  # validation images below which curves say little
 _PER_CLASS = 20  # training images per class that are few
+_PASSES = 5.0  # over the training images, below which a training is short
+_LEARNED = 0.9  # training accuracy from which little is left to learn
 
 
 def advise(run: Run) -> str:
@@ -25,7 +27,7 @@ def advise(run: Run) -> str:
     )
     images = counts.get("val", 0)
     if len(val) < 4 or images < _FEW:
-        return f"Too little was validated to tell whether more training would help.{hint}"
+        return f"{_unvalidated(run, train)}{hint}"
     last = val[-1][1]
     error = 2 * math.sqrt(max(last * (1 - last), 1 / images) / images)
     steps = val[-1][0]
@@ -46,6 +48,18 @@ def advise(run: Run) -> str:
         "The last quarter brought no difference that these validation images can show, which is "
         f"±{error:.1%}: more time alone will hardly help.{hint}"
     )
+
+
+def _unvalidated(run: Run, train: list[float]) -> str:
+    """What can be said without validation: only that a training was short."""
+    seen = run.info.get("steps", 0) * run.config.loop.batch_size
+    passes = seen / max(run.info["data"]["counts"].get("train", 0), 1)
+    if 0 < passes < _PASSES and train and train[-1] < _LEARNED:
+        return (
+            f"It was a short training: every image was seen {passes:.2g} times. More time may well "
+            "bring more (--minutes or --epochs), though too little was validated to show it."
+        )
+    return "Too little was validated to tell whether more training would help."
 
 
 def _is(line: dict[str, object], kind: str) -> bool:

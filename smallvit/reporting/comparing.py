@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from smallvit.evaluation import Estimate, pooled
@@ -10,6 +11,7 @@ from smallvit.evaluation.results import Pooled
 from smallvit.reporting.charts import Chart, compared_curves
 from smallvit.reporting.facts import RunFacts
 from smallvit.reporting.narrative import trained_seconds
+from smallvit.runs.folder import FINAL, INFO, Run
 from smallvit.text import shown
 
 
@@ -50,6 +52,7 @@ class Comparison:
         classes: Empty where classes are not the same.
         folds: Whether these are the folds of one cross-validation.
         pooled: All folds together; None where some fold has no evaluation.
+        final: The run that was trained on all images of the cross-validation, if it is finished.
     """
 
     names: tuple[str, ...]
@@ -61,6 +64,7 @@ class Comparison:
     classes: tuple[ClassRow, ...]
     folds: bool = False
     pooled: Pooled | None = None
+    final: Run | None = None
 
 
 def compare_runs(facts: Sequence[RunFacts], *, folds: bool = False) -> Comparison:
@@ -78,7 +82,14 @@ def compare_runs(facts: Sequence[RunFacts], *, folds: bool = False) -> Compariso
         classes=_class_rows(facts),
         folds=folds,
         pooled=pooled(evaluations) if folds and len(evaluations) == len(facts) else None,
+        final=_final(facts[0].run.folder.parent) if folds else None,
     )
+
+
+def _final(folder: Path) -> Run | None:
+    """The model of a cross-validation, if it is trained."""
+    present = (folder / FINAL / INFO).is_file()
+    return run if present and (run := Run.open(folder / FINAL)).finished else None
 
 
 def unique_names(facts: Sequence[RunFacts]) -> tuple[str, ...]:
@@ -92,9 +103,9 @@ def unique_names(facts: Sequence[RunFacts]) -> tuple[str, ...]:
 
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> tuple[Difference, ...]:
-    """Settings that are not the same everywhere."""
+    """Settings that are not the same everywhere; how a plan changed on the way is not a setting."""
     flat = [dict(_flat(config)) for config in configs]
-    keys = dict.fromkeys(key for config in flat for key in config)
+    keys = dict.fromkeys(key for config in flat for key in config if key != "schedule.plans")
     rows = []
     for key in keys:
         values = [config.get(key, "—") for config in flat]

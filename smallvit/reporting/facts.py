@@ -1,6 +1,8 @@
 """What a page shows of one run, gathered: numbers, images, and why something is missing."""
 
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from smallvit.reporting.images import (
     right_and_wrong,
 )
 from smallvit.runs.folder import Run
-from smallvit.text import shown
+from smallvit.text import counted, shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,6 +47,7 @@ class Example:
         confidence: The probability of that class.
         image: For an src attribute; empty where it could not be read.
         rollout: The same with the attention rollout over it; empty where there is none.
+        silent: Why there is none although the model has attention; empty elsewhere.
         gradient: The same with the gradient map over it.
     """
 
@@ -55,6 +58,7 @@ class Example:
     confidence: float
     image: str = ""
     rollout: str = ""
+    silent: str = ""
     gradient: str = ""
 
     @property
@@ -82,6 +86,7 @@ class RunFacts:
         temperatures: Of LSA, by layer and head.
         data_error: Why there are no images; empty where there are.
         maps_error: Why there are no maps; empty where there are.
+        maps_notes: What to know before reading them: where attention shows no place, and why.
     """
 
     run: Run
@@ -98,6 +103,7 @@ class RunFacts:
     temperatures: tuple[tuple[float, ...], ...] = ()
     data_error: str = ""
     maps_error: str = ""
+    maps_notes: tuple[str, ...] = ()
 
 
 def brief_facts(run: Run) -> RunFacts:
@@ -233,6 +239,7 @@ def _with_maps(facts: RunFacts, model: "nn.Module", dataset: Dataset) -> RunFact
 
     from smallvit.explaining.explain import explain
     from smallvit.explaining.overlays import overlay
+    from smallvit.explaining.probes import about_field
 
     evaluation, run = facts.evaluation, facts.run
     if evaluation is None or evaluation.predictions is None:
@@ -255,8 +262,22 @@ def _with_maps(facts: RunFacts, model: "nn.Module", dataset: Dataset) -> RunFact
         example = replace(
             _example(evaluation, index, None),
             image=data_uri(image),
-            rollout="" if maps.rollout is None else overlaid(image, maps.rollout[number]),
+            rollout=""
+            if maps.rollout is None or maps.silent[number]
+            else overlaid(image, maps.rollout[number]),
+            silent=maps.silent[number],
             gradient=overlaid(image, maps.gradient[number]),
         )
         examples.append(example)
-    return replace(facts, maps=tuple(examples))
+    notes = _about_maps(about_field(model, run.image_size), maps.silent)
+    return replace(facts, maps=tuple(examples), maps_notes=notes)
+
+
+def _about_maps(field: str, silent: Sequence[str]) -> tuple[str, ...]:
+    """How far a token sees, and how many maps are left out for which reason."""
+    reasons = Counter(reason for reason in silent if reason)
+    left_out = (
+        f"In {count} of {counted(len(silent), 'image')} {reason}: the map is left out."
+        for reason, count in reasons.items()
+    )
+    return (*([f"{field[0].upper()}{field[1:]}."] if field else []), *left_out)

@@ -1,8 +1,9 @@
 """A run in plain words, and what its accuracy does not show."""
 
-from smallvit.evaluation import Evaluation
+from smallvit.evaluation import Estimate, Evaluation
 from smallvit.reporting.advice import advise
 from smallvit.reporting.facts import RunFacts
+from smallvit.runs import Run
 from smallvit.text import counted, shown, some
 
 
@@ -48,15 +49,16 @@ def _about_training(facts: RunFacts) -> list[str]:
     if not steps:
         return ["It has not been trained yet."]
     images = steps * run.config.loop.batch_size
-    epochs = images / max(counts.get("train", 1), 1)
+    epochs = counted(float(f"{images / max(counts.get('train', 1), 1):.3g}"), "epoch")
     device = run.info.get("device", "an unknown device").replace("cpu", "a CPU")
     training = (
         f"It saw {counted(images, 'augmented image')} in {counted(steps, 'step')} "
-        f"({epochs:.3g} epochs), in {duration(trained_seconds(facts))} on {device}."
+        f"({epochs}), in {duration(trained_seconds(facts))} on {device}."
     )
     if not run.finished:
         planned = run.config.schedule.steps or steps
-        return [training, f"The training is not finished: {planned:,} steps were planned."]
+        steps_planned = counted(planned, "step was", "steps were")
+        return [training, f"The training is not finished: {steps_planned} planned."]
     if not counts.get("val", 0):
         return [training, "There was no validation split; the weights of the last step are kept."]
     return [
@@ -64,6 +66,20 @@ def _about_training(facts: RunFacts) -> list[str]:
         f"The weights of step {run.info.get('best_step'):,} are kept, the best on "
         f"{counted(counts['val'], 'validation image')}.",
     ]
+
+
+def about_folds(run: Run) -> str:
+    """What the folds say of the model that was trained on all images; empty for other runs."""
+    crossed = run.info.get("cross_validation")
+    if not crossed:
+        return ""
+    accuracy, folds = Estimate(**crossed["accuracy"]), counted(crossed["folds"], "fold")
+    return (
+        f"This model was trained on all images of a cross-validation, so none is left to test it "
+        f"on. Its {folds}, which were trained on fewer images with the same settings, estimate its "
+        f"accuracy: {accuracy.percent} over {counted(crossed['tested'], 'image')}. For the page of "
+        f"the folds: smallvit report {shown(run.folder.parent)}"
+    )
 
 
 def about_result(evaluation: Evaluation) -> str:
@@ -145,10 +161,12 @@ def unfinished(facts: RunFacts) -> str:
     if run.finished:
         return ""
     planned = run.config.schedule.steps
-    of_all = f" of {planned:,}" if planned else ""
+    done = counted(last_step(facts), "step")
+    if planned:
+        done = f"{last_step(facts):,} of {counted(planned, 'step')}"
     tested = facts.evaluation is not None
     state = "numbers are of the best weights so far" if tested else "nothing was tested"
     return (
-        f"The training is not finished: its log ends after {last_step(facts):,}{of_all} steps, and "
+        f"The training is not finished: its log ends after {done}, and "
         f"{state}. To go on: smallvit train --resume --out {shown(run.folder)}"
     )

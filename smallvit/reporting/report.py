@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smallvit.arguments import checked
 from smallvit.evaluation import METRICS
 from smallvit.evaluation.calibration import calibration_error
 from smallvit.evaluation.results import largest_confusions
@@ -14,9 +15,16 @@ from smallvit.reporting.charts import HEIGHT, WIDTH, calibration, curves, temper
 from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import RunFacts, brief_facts, gather
 from smallvit.reporting.matrix import draw_matrix
-from smallvit.reporting.narrative import about_result, about_run, caveats, duration, unfinished
+from smallvit.reporting.narrative import (
+    about_folds,
+    about_result,
+    about_run,
+    caveats,
+    duration,
+    unfinished,
+)
 from smallvit.reporting.sheet import Sheet
-from smallvit.runs.folder import INFO, Run
+from smallvit.runs.folder import Run, folds_of
 from smallvit.text import shown
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ _LONG = 48
 RunLike = str | os.PathLike[str] | Run
 
 
+@checked
 def report(
     runs: RunLike | Sequence[RunLike],
     out: str | os.PathLike[str] | None = None,
@@ -57,32 +66,31 @@ def report(
         OSError: The file cannot be written.
     """
     listed = [runs] if isinstance(runs, str | os.PathLike | Run) else list(runs)
-    opened = [run for each in listed for run in folds_of(each) or [Run.open(each)]]
+    opened = [run for each in listed for run in _opened(each)]
     if not opened:
         raise ValueError("no run was given: name one run folder or several")
     folders = [run.folder.resolve() for run in opened]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
         raise ValueError(f"{shown(twice[0])} is listed twice: name every run once")
-    if len(opened) == 1:
+    single = len(opened) == 1
+    beside = opened[0].folder / REPORT if single else opened[0].folder.parent / COMPARISON
+    path = beside if out is None else Path(out)
+    if path.is_dir() or not path.parent.is_dir():
+        state = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise OSError(f"{path} {state}: choose another name")
+    if single:
         page = run_page(gather(opened[0], device=device, progress=progress))
-        path = opened[0].folder / REPORT
     else:
         folds = len(listed) == 1
         page = comparison_page([brief_facts(run) for run in opened], folds=folds)
-        path = opened[0].folder.parent / COMPARISON
-    path = path if out is None else Path(out)
     write_bytes(path, page.encode())
     return path
 
 
-def folds_of(run: RunLike) -> list[Run]:
-    """The runs of a cross-validation; none where the folder is something else."""
-    if isinstance(run, Run) or (Path(run) / INFO).is_file():
-        return []
-    folders = [path.parent for path in Path(run).glob(f"fold-*/{INFO}")]
-    folds = [path for path in folders if path.name[5:].isdecimal()]
-    return [Run.open(path) for path in sorted(folds, key=lambda path: int(path.name[5:]))]
+def _opened(run: RunLike) -> list[Run]:
+    """A run, or all folds of a cross-validation."""
+    return (not isinstance(run, Run) and folds_of(run)) or [Run.open(run)]
 
 
 def run_page(facts: RunFacts) -> str:
@@ -95,6 +103,7 @@ def run_page(facts: RunFacts) -> str:
         "evaluation": evaluation,
         "about": about_run(facts),
         "unfinished": unfinished(facts),
+        "crossed": about_folds(run),
         "curves": curves(run, facts.log),
         "record": record(run),
         "config": run.config.to_yaml(),

@@ -4,13 +4,15 @@ Importing this needs no PyTorch.
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
+from smallvit.arguments import Width, check
 from smallvit.data.fit import fit_image
 from smallvit.data.images import Decoded, to_channels
 from smallvit.evaluation import Evaluation
@@ -43,7 +45,8 @@ class Card:
         config: The run's config.
         versions: Of smallvit and torch: those it was exported with, or for a run trained with.
         facts: What else the run recorded: parameters, steps, numbers of images.
-        accuracy: On the test split, with the ends of its interval; None if it is not known.
+        accuracy: On the test split, or where facts name folds, on all images, each tested by a
+            model that had not seen it; with the ends of its interval. None if it is not known.
     """
 
     classes: tuple[str, ...]
@@ -60,17 +63,25 @@ class Card:
     accuracy: tuple[float, float, float] | None = None
 
     def __post_init__(self) -> None:
-        # JSON has no tuples.
-        for name in ("classes", "image_size", "mean", "std"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        check("channels", self.channels, Width)
+        check("temperature", self.temperature, float)
+        check("model", self.model, Mapping[str, Any])
+        lists = {"classes": str, "image_size": Width, "mean": float, "std": float}
+        for name, hint in lists.items():
+            check(name, getattr(self, name), Sequence[hint])  # type: ignore[valid-type]
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has no tuples
+        if len(self.image_size) != 2:
+            raise ValueError(f"image_size is {self.image_size}: expected are height and width")
         check_fit(self.fit)
         if not len(self.mean) == len(self.std) == self.channels:
             raise ValueError(
                 f"mean has {len(self.mean)} and std {len(self.std)} numbers: expected one per "
                 f"channel, and there are {self.channels}"
             )
-        if not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}: allowed is any number above 0")
+        if not all(0 < each < math.inf for each in (self.temperature, *self.std)):
+            raise ValueError(
+                f"temperature is {self.temperature} and std {self.std}: allowed are numbers above 0"
+            )
 
     def prepare(self, image: Decoded) -> UInt8[np.ndarray, "h w c"]:
         """A decoded image in the size and channels of the model.
@@ -129,5 +140,5 @@ class Card:
                 )
             known = {item.name for item in fields(cls)}
             return cls(**{name: value for name, value in plain.items() if name in known})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"the description in {source} cannot be used: {error}") from error

@@ -66,7 +66,8 @@ class DataConfig:
         download: Fetch a named dataset that is missing.
         allow: Errors of the audit that do not stop training, separated by commas: leaks,
             conflicts, unreadable, case.
-        folds: Cross-validate: train this many models, so that every image is tested once.
+        folds: Cross-validate: train this many models, so that every image is tested once, and
+            then one on all images.
         fold: Which part of a cross-validation is tested, from 0.
         limit: Train on this share of the training images, or on this number of them; validation
             keeps the same share. A smaller choice lies in every larger one.
@@ -102,6 +103,11 @@ class DataConfig:
             raise ValueError(f"folds is {self.folds}: allowed is 2 or more, or 0 for none")
         if self.folds and not 0 <= self.fold < self.folds:
             raise ValueError(f"fold is {self.fold}: allowed is 0 to {self.folds - 1}")
+
+    @property
+    def trainings(self) -> int:
+        """How many models a command trains: one, or one per fold and one on all images."""
+        return self.folds + 1 if self.folds else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +287,8 @@ class LoopConfig:
             it starts sooner and runs a little slower.
         captured: Run the step as a CUDA graph; by default on a single GPU, not in fp16.
         fused: Use the fused attention kernel on a GPU that can run it.
+        recompute: Compute the widest activations again in the backward pass instead of keeping
+            them: half the memory, a little slower.
         deterministic: Give the same numbers again on a GPU, more slowly.
         every: Steps between validations; by default an epoch, or a hundredth of a long run.
         checkpoint_seconds: Least time between two checkpoints.
@@ -298,6 +306,7 @@ class LoopConfig:
     regional: bool = False
     captured: bool | None = None
     fused: bool = True
+    recompute: bool = False
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shlex
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from smallvit.arguments import checked
 from smallvit.config_io import differences
 from smallvit.data import Dataset
 from smallvit.evaluation import Evaluation
@@ -41,6 +43,12 @@ WEIGHTS, LAST, EVALUATION, CHECKPOINTS = (
     "checkpoints",
 )
 
+FINAL = "model"
+"""The run of a cross-validation that is trained on all images; `Run.open` finds it there."""
+
+_NEW = ".new-run-"
+"""How the folders of runs that are being made are called; a process that is killed leaves one."""
+
 #: Where data lies may change; that it is the same data is checked by its fingerprint.
 _MOVABLE = ("data.source", "data.root", "data.download")
 
@@ -64,8 +72,9 @@ class Run:
     info: dict[str, Any]
 
     @classmethod
+    @checked
     def open(cls, folder: "str | os.PathLike[str] | Run") -> "Run":
-        """Reads a run folder.
+        """Reads a run folder; of a cross-validation, the run that was trained on all images.
 
         Raises:
             ValueError: It is not a run folder, is damaged, or was written by a newer version.
@@ -73,7 +82,14 @@ class Run:
         if isinstance(folder, Run):
             return folder
         path = Path(folder)
+        if not (path / INFO).is_file() and (path / FINAL / INFO).is_file():
+            path = path / FINAL
         if not (path / INFO).is_file():
+            if folds_of(path):
+                raise ValueError(
+                    f"{path} is a cross-validation without its model on all images: train that "
+                    f"with smallvit train --resume --out {shlex.quote(str(path))}"
+                )
             raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
         version = info.get("format")
@@ -81,8 +97,8 @@ class Run:
             raise ValueError(f"{path / INFO} is damaged: its format is {version!r}")
         if version > FORMAT:
             raise ValueError(
-                f"{path} has run format {version!r} and this smallvit reads up to {FORMAT}: it was "
-                "written by a newer version; upgrade smallvit"
+                f"{path / INFO} has run format {version!r} and this smallvit reads up to "
+                f"{FORMAT}: it was written by a newer version; upgrade smallvit"
             )
         check_info(info, path / INFO)
         try:
@@ -112,7 +128,7 @@ class Run:
         target = folder.resolve()  # the folder itself may be a link
         # Written elsewhere and moved: a process that dies here leaves no half of a run.
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".new-run-", dir=target.parent) as beside:
+        with TemporaryDirectory(prefix=_NEW, dir=target.parent) as beside:
             new = Path(beside) / "run"
             new.mkdir()
             write_bytes(new / CONFIG, text)
@@ -181,7 +197,9 @@ class Run:
     def card(self) -> Card:
         """What goes with the weights; the keys of run.json are read here."""
         info, data = self.info, self.info.get("data", {})
+        crossed = info.get("cross_validation")
         try:
+            estimate = crossed["accuracy"] if crossed else {}
             return Card(
                 classes=data["classes"],
                 image_size=data["image_size"],
@@ -197,7 +215,11 @@ class Run:
                     "parameters": info.get("parameters"),
                     "steps": info.get("steps"),
                     "counts": data.get("counts", {}),
+                    **({"folds": crossed["folds"]} if crossed else {}),
                 },
+                accuracy=(estimate["value"], estimate["low"], estimate["high"])
+                if crossed
+                else None,
             )
         except KeyError as error:
             raise ValueError(f"{self.folder / INFO} is damaged: it has no {error}") from error
@@ -332,7 +354,9 @@ class Run:
                 for name in ("classes", "counts")
                 if old.get(name) != new[name]
             ]
-            what = "; ".join(changes) or "some images are not the same"
+            renamed = old.get("contents") == new["contents"]
+            which = "the names of some images" if renamed else "some images"
+            what = "; ".join(changes) or f"{which} are not the same"
             raise ValueError(f"{new['source']} has changed since the run began: {what}")
 
     def evaluation(self) -> Evaluation | None:
@@ -392,8 +416,10 @@ class Run:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Refuses a folder that exists and is not empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Refuses a folder that exists and is not empty; what a killed process left does not count."""
+    if folder.is_dir() and all(path.name.startswith(_NEW) for path in folder.iterdir()):
+        return
+    if folder.exists():
         raise taken(folder)
 
 
@@ -413,6 +439,15 @@ def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
     while (root / f"{stem}-{number}").exists():
         number += 1
     return root / f"{stem}-{number}"
+
+
+def folds_of(folder: str | os.PathLike[str]) -> list[Run]:
+    """The runs of a cross-validation, in order; none where the folder is something else."""
+    if (Path(folder) / INFO).is_file():
+        return []
+    folders = [path.parent for path in Path(folder).glob(f"fold-*/{INFO}")]
+    folds = [path for path in folders if path.name[5:].isdecimal()]
+    return [Run.open(path) for path in sorted(folds, key=lambda path: int(path.name[5:]))]
 
 
 def _near(path: Path) -> str:

@@ -26,10 +26,7 @@ def check_hosts(names: Sequence[str]) -> None:
 
     Raises:
         ValueError: It is an address with more in it, or nothing.
-        TypeError: It is no list of names.
     """
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"allow_hosts is {names!r}: expected is a list of names")
     for name in names:
         if not _NAME.fullmatch(name.lower()) and not _is_address(name):
             raise ValueError(

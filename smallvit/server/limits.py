@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from smallvit.arguments import Positive, check_fields
 from smallvit.data.images import MAX_PIXELS
 
 T = TypeVar("T")
@@ -26,17 +27,15 @@ class Limits:
             after at most twice this time.
     """
 
-    upload: int = 10_000_000
-    pixels: int = 50_000_000
-    queue: int = 16
-    requests: int = 64
+    upload: Positive = 10_000_000
+    pixels: Positive = 50_000_000
+    queue: Positive = 16
+    requests: Positive = 64
     seconds: float = 30.0
     head_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("upload", "pixels", "queue", "requests"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: allowed is 1 or more")
+        check_fields(self)
         if self.pixels > MAX_PIXELS:
             raise ValueError(f"pixels is {self.pixels:,}: allowed are at most {MAX_PIXELS:,}")
         for name in ("seconds", "head_seconds"):

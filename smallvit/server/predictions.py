@@ -77,25 +77,28 @@ def _map(
     image: Decoded,
     prepared: UInt8[np.ndarray, "h w C"],
 ) -> dict[str, str] | None:
-    """Where the model looked or, without attention, what supports its prediction."""
+    """Where the model looked or, where attention shows no place, what supports its prediction."""
     import torch
 
     from smallvit.explaining.explain import explain, look, scaled
     from smallvit.explaining.overlays import overlay
+    from smallvit.explaining.probes import why_silent
 
     device = next(model.parameters()).device
     batch = torch.from_numpy(prepared.copy()).permute(2, 0, 1)[None].to(device)
     images = predictor.card.normalise(batch)
     try:
         shares = look(model, images).shares
-        kind = "gradient" if shares is None else "attention"
-        heat = explain(model, images).gradient[0] if shares is None else scaled(shares.places)[0]
+        maps = None if shares is None else scaled(shares.places)
+        note = "" if maps is None else why_silent(model, predictor.card.image_size, maps)[0]
+        kind = "gradient" if maps is None or note else "attention"
+        heat = explain(model, images).gradient[0] if maps is None or note else maps[0]
     except ValueError:  # a model of a shape that cannot be explained still predicts
         return None
     file = io.BytesIO()
     Image.fromarray(overlay(*_visible_part(predictor, image, heat))).save(file, "PNG")
     uri = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return {"kind": kind, "image": uri}
+    return {"kind": kind, "image": uri, "note": note}
 
 
 def _visible_part(

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from smallvit.arguments import Between, checked
 from smallvit.extras import require
 from smallvit.inference import Predictor
 from smallvit.server.hosts import check_hosts, own_hosts
@@ -32,11 +33,12 @@ _CONNECTIONS = 500
 """More get a bare 503: a process may hold about a thousand files open."""
 
 
+@checked
 def serve(
     source: "str | os.PathLike[str] | Run | Predictor",
     *,
     host: str = "127.0.0.1",
-    port: int = 8000,
+    port: Annotated[int, Between(0, 65_535)] = 8000,
     device: str = "auto",
     trust: bool = False,
     allow_hosts: Sequence[str] = (),
@@ -66,6 +68,8 @@ def serve(
     require_packages("serving")
     predictor = Predictor.open(source, device, trust=trust)
     check_hosts(allow_hosts)
+    if not host or "\0" in host:
+        raise ValueError(f"host is {host!r}: expected is a name or an address, such as 127.0.0.1")
     listener = listen(host, port)
     address = listener.getsockname()
     hosts = own_hosts(host, address[0], allow_hosts)

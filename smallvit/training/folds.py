@@ -1,19 +1,30 @@
-"""Cross-validation: one training per fold, and a summary of all."""
+"""Cross-validation: one training per fold, a summary of all, and a model on all images.
+
+The model to use is trained on all images with the settings of the folds, so it is one file and
+costs as much as any run to predict with; an ensemble of the folds would cost as much as all of
+them. No image is left to test it on: the folds, trained on fewer images, estimate its accuracy.
+"""
 
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smallvit.evaluation import pooled
-from smallvit.files import write_json
+import numpy as np
+import torch
+
+from smallvit.evaluation import logits_of, pooled
+from smallvit.evaluation.calibration import safe_temperature
+from smallvit.files import write_bytes, write_json
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import EVALUATION, Run, new_folder
+from smallvit.runs.folder import CONFIG, EVALUATION, FINAL, INFO, Run, folds_of, new_folder
 from smallvit.training.distributed import join_world
 from smallvit.training.loop import resume_command
-from smallvit.training.train import check_writable, resume, train
+from smallvit.training.objective import CALIBRATED
+from smallvit.training.train import check_writable, resume, tidy, train
 
 logger = logging.getLogger(__name__)
 
@@ -25,29 +36,44 @@ def train_folds(
     *,
     out: str | os.PathLike[str] | None = None,
     command: str | None = None,
+    started: float | None = None,
     shown: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """Trains one model per fold into fold-0, fold-1, …; every image is tested once.
+    """Trains one model per fold, then one on all images; every image is tested once.
+
+    They are the runs fold-0, fold-1, … and model in one folder, and `Run.open` of that folder opens
+    the last. `config.yaml` there is the config of all.
+
+    Args:
+        config: What to do; its minutes are those of all trainings together.
+        out: The folder; None takes the next free runs/<data>-<model>-<folds>-folds-<n>.
+        command: For the record: what was typed.
+        started: When the time of `minutes` began, on the clock; None means now.
+        shown: Whether to show progress to a person.
+        clock: Seconds; only their differences count.
 
     Returns:
         The summary, as `folds.json` holds it; without "accuracy" if a stop was requested.
     """
     count, name = config.data.folds, config.model.name
+    started = clock() if started is None else started
+    world = join_world(config.loop.device)
     if out:
         folder = Path(out)
     else:
         source = Path(config.data.source).name
-        world = join_world(config.loop.device)
         folder = new_folder(source, f"{name}-{count}-folds")
         # Created at once: another command may take the next number.
         while world.leads and not _created(folder):
             folder = new_folder(source, f"{name}-{count}-folds")
         folder = world.agree(folder)
-    check_writable(folder)
-    if config.schedule.minutes is not None:  # the time is that of all folds
-        minutes = config.schedule.minutes / count
-        config = replace(config, schedule=replace(config.schedule, minutes=minutes))
-    return _train_missing(folder, config, command, shown)
+    with world.first():
+        check_writable(folder)
+        if world.leads:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(folder / CONFIG, config.to_yaml().encode())
+    return _train_missing(folder, config, command, shown=shown, started=started, clock=clock)
 
 
 def _created(folder: Path) -> bool:
@@ -58,29 +84,107 @@ def _created(folder: Path) -> bool:
     return True
 
 
+def config_of_folds(folder: str | os.PathLike[str]) -> RunConfig | None:
+    """What a cross-validation began with; None where the folder is something else."""
+    path = Path(folder)
+    if (path / INFO).is_file():
+        return None
+    if (path / CONFIG).is_file():
+        config = RunConfig.from_yaml((path / CONFIG).read_text(encoding="utf-8"), str(path))
+        return config if config.data.folds else None
+    # Older versions wrote no config beside the folds.
+    return Run.open(path / "fold-0").config if (path / "fold-0" / INFO).is_file() else None
+
+
 def resume_folds(folder: Path, *, download: bool = False, shown: bool = True) -> dict[str, Any]:
-    """Goes on with a cross-validation: finishes a fold that was stopped, trains those missing."""
-    first = Run.open(folder / "fold-0")
-    config = replace(first.config, data=replace(first.config.data, download=download))
-    return _train_missing(folder, config, first.info.get("command", ""), shown, download)
+    """Goes on with a cross-validation: finishes a training that was stopped, and does the others.
+
+    Raises:
+        ValueError: The folder is something else.
+    """
+    config = config_of_folds(folder)
+    if config is None:
+        raise ValueError(f"{folder} is not the folder of a cross-validation")
+    config = replace(config, data=replace(config.data, download=download))
+    first = folder / "fold-0"
+    command = Run.open(first).info.get("command", "") if (first / INFO).is_file() else ""
+    return _train_missing(folder, config, command, shown=shown, download=download)
 
 
 def _train_missing(
-    folder: Path, config: RunConfig, command: str | None, shown: bool, download: bool = False
+    folder: Path,
+    config: RunConfig,
+    command: str | None,
+    *,
+    shown: bool,
+    download: bool = False,
+    started: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    for fold in range(config.data.folds):
-        target = folder / f"fold-{fold}"
+    count, minutes = config.data.folds, config.schedule.minutes
+    started = clock() if started is None else started
+    if minutes is not None:  # the time is that of all trainings
+        minutes /= config.data.trainings
+        config = replace(config, schedule=replace(config.schedule, minutes=minutes))
+    world, trained = join_world(config.loop.device), 0
+    known: dict[str, Any] = {}  # of the model on all images
+    for number in range(config.data.trainings):
+        final = number == count
+        if final and world.leads:
+            # Before the last training: the time it takes is then part of that training's share.
+            known = _from_folds(folder, world.device, calibrated=not config.data.val)
+        target = folder / (FINAL if final else f"fold-{number}")
         if shown:
-            logger.info("fold %d of %d", fold + 1, config.data.folds)
-        if not target.exists():
-            data = replace(config.data, fold=fold)
-            run = train(replace(config, data=data), out=target, command=command, shown=shown)
+            logger.info("a model on all images" if final else f"fold {number + 1} of {count}")
+        if not (target / INFO).is_file():
+            each = _on_all_images(config) if final else _on_fold(config, number)
+            # Every training has its own share of the time, whatever those before it took.
+            since = started + trained * 60 * (minutes or 0)
+            run = train(each, out=target, command=command, started=since, shown=shown, clock=clock)
+            trained += 1
         elif not (run := Run.open(target)).finished:
             run = resume(target, download=download, shown=shown)
+        else:
+            tidy(run)
         if not run.finished:
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}
-    return summarise(folder)
+    summary = summarise(folder)
+    if known:
+        run.note(**known)
+    return {**summary, "model": str(run.folder), "images": run.info["data"]["counts"]["train"]}
+
+
+def _from_folds(folder: Path, device: torch.device, *, calibrated: bool) -> dict[str, Any]:
+    """What the folds tell of the model on all images: its accuracy and its temperature.
+
+    No image is left to fit a temperature on, so it is fitted to the predictions of the folds for
+    images that they had not seen; a model with validation images has its own.
+    """
+    summary, folds = summarise(folder), folds_of(folder)
+    known = {"cross_validation": {key: summary[key] for key in ("folds", "tested", "accuracy")}}
+    if not calibrated:
+        return known
+    logits, labels = [], []
+    for fold in folds:
+        dataset, (mean, std) = fold.dataset(), (fold.card.mean, fold.card.std)
+        pixels, truth = dataset.pixels("test"), dataset.labels("test")
+        count = min(len(truth), -(-CALIBRATED // len(folds)))
+        chosen = np.linspace(0, len(truth) - 1, count).round().astype(int)
+        logits.append(logits_of(fold.model(), pixels[chosen], mean=mean, std=std, device=device))
+        labels.append(truth[chosen])
+    temperature = safe_temperature(np.concatenate(logits), np.concatenate(labels))
+    return {**known, "temperature": temperature}
+
+
+def _on_fold(config: RunConfig, number: int) -> RunConfig:
+    return replace(config, data=replace(config.data, fold=number))
+
+
+def _on_all_images(config: RunConfig) -> RunConfig:
+    """The same without a test split; also without validation, unless it was requested."""
+    data = replace(config.data, folds=0, fold=0, val=config.data.val or 0.0, test=0.0)
+    return replace(config, data=data)
 
 
 def summarise(folder: Path) -> dict[str, Any]:
@@ -104,7 +208,7 @@ def summarise(folder: Path) -> dict[str, Any]:
 
 
 def tell_summary(summary: Mapping[str, Any]) -> list[str]:
-    """A summary in a few lines."""
+    """A summary in a few lines, and which model to use."""
     pooled = summary["accuracy"]
     each = ", ".join(f"{100 * value:.1f}" for value in summary["accuracy_by_fold"])
     lines = [
@@ -116,4 +220,9 @@ def tell_summary(summary: Mapping[str, Any]) -> list[str]:
     for name in ("precision", "recall", "f1"):
         mean, std = summary[f"{name}_mean"], summary[f"{name}_std"]
         lines.append(f"{name} {100 * mean:.1f} ± {100 * std:.1f} (mean over classes)")
+    if "model" in summary:
+        lines.append(
+            f"the model to use was trained on all {summary['images']:,} images with the same "
+            "settings; no image is left to test it on, so the folds estimate its accuracy"
+        )
     return lines

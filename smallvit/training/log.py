@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 #: Fields that differ between two runs that are otherwise the same.
 TIMED = ("seconds", "images_per_second")
 
+_WIDE = 110  # columns of a terminal from which everything has room
+
 
 def duration(seconds: float) -> str:
     """4:05 or 1:02:03."""
@@ -76,15 +78,19 @@ class Log:
     def _make_bar(self) -> tuple[Any, Any]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
+        console = Console(stderr=True)
+        # In a narrow terminal the numbers and the time are worth more than cells of the bar.
+        narrow = console.width < _WIDE
         bar = self._stack.enter_context(
             Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
+                *([] if narrow else [TextColumn("{task.description}")]),
+                BarColumn(10 if narrow else 40),
                 TextColumn("{task.percentage:>3.0f}%"),
-                TextColumn("{task.fields[numbers]}"),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
+                console=console,
                 transient=True,
             )
         )

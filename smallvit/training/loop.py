@@ -65,6 +65,7 @@ def run_loop(training: Training) -> None:
             _take_step(training)
             if progress.step == first + 1:
                 since = progress.step, clock()  # a first step is slower than the others
+                training.log.tell(f"the first step took {since[1] - saved:.1f} s")
                 if training.pace is not None:
                     training.pace.begin(progress.step)
             training.log.advance(progress.step, progress.steps)

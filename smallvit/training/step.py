@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from smallvit.augment import Augmentation
 from smallvit.data.loader import Batch
 from smallvit.layers.attention import MultiHead
-from smallvit.layers.blocks import Stack
+from smallvit.layers.blocks import Block, Stack
+from smallvit.layers.tokenizers import ConvTokenizer
 from smallvit.runs.checkpoint import below
 from smallvit.runs.config import RunConfig
+from smallvit.training.compiling import wait_for_compiler
 from smallvit.training.distributed import World
 from smallvit.training.objective import Objective
 from smallvit.training.optim import (
@@ -79,8 +82,10 @@ class Stepper:
         self.optimiser = make_optimiser(groups, config.optim)
         self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")
         for module in objective.modules():
-            if isinstance(module, MultiHead):
+            if isinstance(module, MultiHead | ConvTokenizer):
                 module.fused = loop.fused
+            elif isinstance(module, Block):
+                module.recompute = "wide" if loop.recompute else "nothing"
         self.ema: Objective | None = None
         if config.optim.ema:
             self.ema = copy.deepcopy(objective).requires_grad_(False).eval()
@@ -91,6 +96,7 @@ class Stepper:
         self._step = torch.tensor(0, device=device)
         self._keep = torch.tensor(0.0, device=device)
         self.compiled = on_gpu if loop.compiled is None else loop.compiled
+        wait_for_compiler()
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
         self._told = False
@@ -98,11 +104,7 @@ class Stepper:
         self._pass = _Pass(objective)
         self._draw_paths = objective.path_draws
         if self.compiled and loop.regional:
-            for module in objective.modules():
-                if isinstance(module, Stack):  # is left to Python, which calls compiled blocks
-                    module.forward = torch.compiler.disable(  # type: ignore[method-assign]
-                        module.forward, recursive=False
-                    )
+            _by_regions(objective)
         if self.compiled:
             self._pass.compute = torch.compile(objective.forward, dynamic=False)
             self._draw_paths = torch.compile(objective.path_draws, dynamic=False)
@@ -340,6 +342,20 @@ class Stepper:
             self.compiled = False
             self._pass.compute, self._draw_paths = self.objective.forward, self.objective.path_draws
         self.optimiser.zero_grad(set_to_none=True)
+
+
+def _by_regions(objective: Objective) -> None:
+    """Leaves what calls parts that are alike to Python: each part is then compiled once.
+
+    Such are the blocks of a model, and the steps of an augmentation policy.
+    """
+    for module in objective.modules():
+        part: Any = module
+        if isinstance(module, Stack):
+            part.forward = torch.compiler.disable(part.forward, recursive=False)
+        elif isinstance(module, Augmentation):
+            part.alike = True
+            part.apply_policy = torch.compiler.disable(part.apply_policy, recursive=False)
 
 
 def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:

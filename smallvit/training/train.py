@@ -15,14 +15,17 @@ import torch
 from torch import nn
 
 import smallvit
+from smallvit.arguments import checked
 from smallvit.data import Audit, Dataset, audit
 from smallvit.files import hash_bytes
 from smallvit.models.build import describe, make_model
-from smallvit.runs.checkpoint import Progress, load_checkpoint
+from smallvit.runs.checkpoint import Progress, load_checkpoint, remove_checkpoints
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
+from smallvit.text import counted
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
+from smallvit.training.compiling import load_compiler
 from smallvit.training.distributed import World, join_world, leave_world, set_determinism
 from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
@@ -37,6 +40,7 @@ logger = logging.getLogger(__name__)
 _ABOUT_LABELS = ("one-class", "empty-class", "one-image", "conflicts", "case")
 
 
+@checked
 def train(
     config: RunConfig,
     *,
@@ -69,6 +73,7 @@ def train(
     """
     started = clock() if started is None else started
     world = join_world(config.loop.device)
+    load_compiler(world.device, config.loop.compiled)
     try:
         require_loggers(config)
         set_determinism(config.loop.deterministic)
@@ -106,6 +111,7 @@ def train(
         leave_world(world)
 
 
+@checked
 def resume(
     folder: str | os.PathLike[str],
     *,
@@ -130,6 +136,7 @@ def resume(
     """
     run = Run.open(folder)
     if run.finished:
+        tidy(run)
         raise ValueError(f"{run.folder} is finished; there is nothing to resume")
     if config is not None:
         run.config.refuse_changes(config.to_dict())
@@ -137,6 +144,7 @@ def resume(
     if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
         raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
     world = join_world(config.loop.device)
+    load_compiler(world.device, config.loop.compiled)
     lock = ExitStack()
     try:
         with world.first():
@@ -165,6 +173,13 @@ def resume(
     finally:
         lock.close()
         leave_world(world)
+
+
+def tidy(run: Run) -> None:
+    """Removes checkpoints that a process left which was killed after its run was finished."""
+    if run.finished and (run.folder / CHECKPOINTS).exists():
+        with run.locked():
+            remove_checkpoints(run.folder / CHECKPOINTS)
 
 
 def _create(
@@ -319,7 +334,7 @@ def _describe_start(run: Run) -> None:
     info, steps, batch = run.info, run.config.schedule.steps or 0, run.config.loop.batch_size
     logger.info(
         f"{info['model']['name']}, {info['parameters']:,} parameters, on {info['device']}: "
-        f"{steps:,} steps of {batch} images, {steps * batch:,} images seen; {run.folder}"
+        f"{counted(steps, 'step')} of {batch} images, {steps * batch:,} in all; {run.folder}"
     )
     for note in info["notes"]:
         logger.info("note: %s", note)

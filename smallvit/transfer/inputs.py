@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from smallvit.config_io import leaf
 from smallvit.models.names import Name, find_variant, parse_name
-from smallvit.runs.folder import INFO, Run
+from smallvit.runs.folder import FINAL, INFO, Run
 from smallvit.sizes import Size, as_size
 
 
@@ -39,6 +39,8 @@ def inputs_of(source: str | PathLike[str], name: str | None = None) -> Inputs | 
     """
     path, goal = Path(source), parse_name(name or "")
     folder = path if path.is_dir() else path.parent
+    if path.is_dir() and (path / FINAL / INFO).is_file():  # a cross-validation
+        folder = path / FINAL
     if not str(source).startswith("timm/") and (path.exists() and (folder / INFO).is_file()):
         info = Run.open(folder).info
         size = leaf(info, "data.image_size")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from smallvit.arguments import checked
 from smallvit.interop.references import DROPPED, load_reference, read_checkpoint, unwrap
 from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES
@@ -33,6 +34,7 @@ _FILES = {".pth", ".pt", ".bin", ".ckpt", ".safetensors"}
 _DESCRIPTION = ("name", "options", "image_size", "in_channels", "num_classes")
 
 
+@checked
 def start_from(
     source: str | PathLike[str],
     *,
@@ -93,7 +95,7 @@ def start_from(
 def _from_run(path: Path, goal: Name, sizes: dict[str, Any], options: dict[str, Any]) -> Started:
     """A run's folder, or a weights file in it."""
     run = Run.open(path if path.is_dir() else path.parent)
-    file = path / WEIGHTS if path.is_dir() else path
+    file = run.folder / WEIGHTS if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"{run.folder} has no {WEIGHTS}: its training has saved no weights")
     try:

@@ -84,6 +84,16 @@ def test_all_kinds_together_or_by_groups_is_the_same(images, monkeypatch):
             assert torch.equal(a, b), name
 
 
+@pytest.mark.parametrize("name", ["spt_cifar", "compact_cifar100"])
+def test_steps_that_are_alike_give_the_same_images(images, name):
+    augment = make(ALL[name])
+    expected, before = run(augment, images), augment.among
+    augment.alike = True
+    assert len(set(augment.among)) == 1
+    assert set.union(*map(set, before)) == augment.among[0]
+    assert all(torch.equal(*pair) for pair in zip(run(augment, images), expected, strict=True))
+
+
 def test_switching_a_part_off_leaves_the_other_draws_alone(images):
     full = make(PRESETS["spt_cifar"]).transform(images, torch.tensor(3), torch.arange(64))
     plain = replace(PRESETS["spt_cifar"], erasing=0.0, mixup=0.0, cutmix=0.0)
@@ -186,7 +196,7 @@ def test_noise_differs_between_images_channels_and_steps():
         ({"flip": 1.5}, "flip is 1.5: allowed is 0 to 1"),
         ({"resized_crop": (0.9, 0.8)}, "resized_crop is"),
         ({"aspect": (2.0, 1.0)}, "aspect is"),
-        ({"mixup": -1.0}, "mixup -1.0"),
+        ({"mixup": -1.0}, "mixup is -1.0"),
         ({"padding": 4, "resized_crop": (0.8, 1.0)}, "choose one crop"),
         ({"mix_group": 7}, "mix_group is 7: give an even number"),
         ({"resize_interpolation": "nearest"}, "resize_interpolation is 'nearest'"),

@@ -168,7 +168,7 @@ def test_without_tifffile_the_reason_is_the_command(monkeypatch: pytest.MonkeyPa
         file, np.zeros((4, 4, 5), np.uint8), photometric="minisblack", planarconfig="contig"
     )
     monkeypatch.setitem(sys.modules, "tifffile", None)
-    with pytest.raises(UnreadableError, match=r"needs tifffile: pip install 'smallvit\[tiff\]'"):
+    with pytest.raises(UnreadableError, match=r"needs tifffile: pip install '.\[tiff\]'"):
         read_image(file.getvalue())
 
 

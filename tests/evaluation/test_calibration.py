@@ -131,6 +131,26 @@ def test_flip_average_is_the_mean_of_both_probabilities_and_finite() -> None:
 
 
 @pytest.mark.parametrize("images", [10, 30, 100, 500, 2_000])
+def test_the_mean_log_loss_never_rises(images):
+    """Over models that are too sure, about right and not sure enough, as they come."""
+    random, changes = np.random.default_rng(images), []
+    for true in np.exp(random.normal(0, 0.4, 200)):
+        logits = random.normal(0, 2.0, (images + 300, 5))
+        odds = softmax(logits, true)
+        labels = (random.random((len(odds), 1)) > odds.cumsum(1)).sum(1).clip(0, 4)
+        temperature = safe_temperature(logits[:images], labels[:images])
+        # With the true odds as targets, only the temperature's own error is left in the loss.
+        losses = [
+            -(odds[images:] * np.log(softmax(logits[images:], value))).sum(1).mean()
+            for value in (1.0, temperature)
+        ]
+        changes.append(losses[1] - losses[0])
+    assert np.mean(changes) <= 0
+    if images >= 100:
+        assert np.mean(changes) < -0.005
+
+
+@pytest.mark.parametrize("images", [10, 30, 100, 500, 2_000])
 @pytest.mark.parametrize("true", [0.6, 0.9, 1.0, 1.15, 1.6, 3.0])
 def test_few_images_do_not_make_probabilities_worse(images, true):
     """Labels drawn from logits at a true temperature; the loss is that over all classes' odds."""

@@ -62,7 +62,7 @@ def test_a_run_on_its_own_data(run: Run) -> None:
         assert found == expected
         assert Evaluation.from_json(found.to_json()) == found
     assert evaluate(run, flip=True, device="cpu").flip
-    with pytest.raises(ValueError, match="has no validation split, but train, val, test"):
+    with pytest.raises(ValueError, match="split is 'validation': allowed are train, val, test"):
         evaluate(run, split="validation", device="cpu")
 
 

@@ -1,5 +1,7 @@
 """Where a model looks: literal oracles, planted evidence, every family."""
 
+import copy
+
 import numpy as np
 import pytest
 import timm
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 
 from smallvit.explaining.explain import explain, overlay, reading, receptive_field, temperatures
+from smallvit.explaining.probes import EVEN, SAYS_EVEN, SAYS_WHOLE, evenness
 from smallvit.explaining.rollout import Shares, carry, spread, step_back
 from smallvit.layers import (
     ConvAttention,
@@ -21,6 +24,7 @@ from smallvit.models import create_model
 from smallvit.models.build import make_model
 from smallvit.models.timm_names import localize, timm_name
 from tests.models.shrunk import FAMILIES, NAMES, shrunk, small_size
+from tests.untrained import sharpen
 
 ALL = [
     name
@@ -200,6 +204,42 @@ def test_a_masked_token_does_not_look_at_itself():
         before, seen = step_back(after, weight, model.all_tokens((2, 2)))
         assert not seen.flatten(2)[..., place].any()
         assert before.places.flatten()[place] == pytest.approx(0.5)  # the residual branch
+
+
+@pytest.mark.parametrize("name", ["cct_2_3x2", "vit_9_p4", "swin_tiny_p2", "t2t_12", "pit_tiny_p2"])
+def test_attention_that_shows_no_place_is_named(name):
+    """Scores of zero look everywhere alike, large ones somewhere."""
+    model = shrunk(name).eval()
+    images = make_images(model)
+    sharp = copy.deepcopy(model)
+    sharpen(model, 0.0)
+    sharpen(sharp, 50.0)
+    assert explain(model, images).silent == (SAYS_EVEN, SAYS_EVEN)
+    found = explain(sharp, images)
+    assert found.silent == ("", "")
+    assert evenness(found.rollout).max() < EVEN
+
+
+def test_a_receptive_field_as_large_as_the_image_is_named():
+    model = shrunk("hct_s_p8").eval()
+    sharpen(model, 50.0)
+    assert receptive_field(model) >= max(model.config.image_size)
+    assert explain(model, make_images(model)).silent == (SAYS_WHOLE, SAYS_WHOLE)
+    other = timm.create_model("resnet10t", num_classes=3).eval()
+    assert explain(other, torch.randn(2, 3, 64, 64)).silent == ("", "")
+
+
+def test_evenness():
+    maps = np.zeros((5, 2, 4), np.float32)
+    maps[0] = 3
+    maps[1, 0, 0] = 0.1
+    maps[2, 0] = 1
+    maps[3] = [[1, 1, 1, 1], [0.5, 0.5, 0.5, 0.5]]
+    shares = np.array([2 / 3] * 4 + [1 / 3] * 4) / 4
+    expected = [1, 1 / 8, 1 / 2, np.exp(-(shares * np.log(shares)).sum()) / 8, 1]
+    close(evenness(maps), expected)
+    close(evenness(7 * maps), expected)  # the scale does not matter
+    assert evenness(maps[None, None]).shape == (1, 1, 5)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.measure import logits_of
+from smallvit.explaining.probes import SAYS_EVEN
 from smallvit.explaining.sheets import explain_files
 from smallvit.inference import predict
 from smallvit.models import create_model
 from smallvit.runs import Run, RunConfig
+from tests.untrained import sharpen
 
 CLASSES = ("ash", "elm\x1b[31m", "oak")
 SHAPE = {"num_classes": 3, "image_size": (16, 24), "in_channels": 3}
@@ -86,6 +88,25 @@ def test_sheets(tmp_path: Path, images: Path) -> None:
     # Three tiles above and two heads below, all of one size.
     assert sheet.shape[1] == 3 * (192 + 12) + 12
     assert sheet.shape[0] > 2 * 128
+
+
+def test_attention_that_shows_no_place_stays_grey(tmp_path: Path, images: Path) -> None:
+    """Of the sheets of a model that looks everywhere alike and of one that looks somewhere."""
+    coloured = {}
+    for factor in (0.0, 50.0):
+        run = make_run(tmp_path / f"run {factor}")
+        model = run.model()
+        sharpen(model, factor)
+        save_file(model.state_dict(), run.folder / "weights.safetensors")
+        (each,) = explain_files(run, images / "one.png", tmp_path / f"out {factor}", device="cpu")
+        assert each.silent == ("" if factor else SAYS_EVEN)
+        done = invoke(run.folder, images / "one.png", "--out", tmp_path / "o", "--device", "cpu")
+        assert (SAYS_EVEN in done.stdout) == (factor == 0)
+        sheet = np.asarray(Image.open(each.sheet)).astype(int)
+        rollout = sheet[52 : 52 + 128, 12 + 204 : 12 + 204 + 192]
+        heads = sheet[52 + 165 : -40, 12:]
+        coloured[factor] = [part.std(2).max() > 5 for part in (rollout, heads)]
+    assert coloured == {0.0: [False, False], 50.0: [True, True]}
 
 
 def test_explain_and_predict_see_the_same_files(tmp_path: Path, images: Path) -> None:

@@ -340,4 +340,4 @@ def test_a_missing_package_is_a_sentence(
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
-    assert "needs onnxruntime: pip install 'smallvit[onnx]'" in capsys.readouterr().err
+    assert "needs onnxruntime: pip install '.[onnx]'" in capsys.readouterr().err

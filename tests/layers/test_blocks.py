@@ -1,9 +1,13 @@
 """Blocks and their small parts."""
 
+import re
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from smallvit.layers import (
     Attention,
@@ -131,3 +135,56 @@ def test_drop_path():
     assert torch.equal(DropPath(0.0)(x), x)
     with pytest.raises(ValueError, match=r"drop_path is 1\.0"):
         DropPath(1.0)
+
+
+class Calls(TorchDispatchMode):
+    """Counts what is computed, by the name of the operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.counts[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputing_changes_nothing_but_what_is_kept(dropout):
+    attention = Attention(16, 2, attn_dropout=dropout)
+    block = Block(attention, 16, 2.0, dropout=dropout, drop_path=dropout).train()
+    x, results, counts = torch.randn(2, 9, 16), {}, {}
+    for what in ("nothing", "wide", "everything"):
+        block.recompute = what
+        block.zero_grad()
+        torch.manual_seed(0)
+        with Calls() as calls:
+            y = block(x)
+            y.square().sum().backward()
+        results[what] = [y.detach(), *(p.grad.clone() for p in block.parameters())]
+        counts[what] = calls.counts
+    for what in ("wide", "everything"):
+        assert all(map(torch.equal, results[what], results["nothing"]))
+    if dropout:  # torch has no one kernel for attention with dropout on CPUs
+        return
+    (attends,) = (name for name in counts["wide"] if re.search("attention.*cpu$", name))
+    assert [counts[what][attends] for what in counts] == [1, 1, 2]
+    # The projection to queries, keys and values, which has no bias; and the first of the MLP.
+    more = counts["wide"] - counts["nothing"]
+    assert (more["mm"], more["addmm"]) == (1, 1)
+    assert (counts["everything"] - counts["nothing"])["addmm"] >= 2
+
+
+@pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore")  # torch's advice on in-place operations
+def test_recomputing_compiles():
+    block = Block(Attention(16, 2), 16, 2.0).train()
+    x, results = torch.randn(2, 9, 16), []
+    for what in ("nothing", "wide"):
+        block.recompute = what
+        block.zero_grad()
+        torch._dynamo.reset()
+        torch.compile(block, fullgraph=True, backend="aot_eager")(x).square().sum().backward()
+        results.append([p.grad.clone() for p in block.parameters()])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain)

@@ -14,12 +14,25 @@ import numpy as np
 import pytest
 import torch
 
+from smallvit.augment.randomness import uniform
 from smallvit.layers.attention import LSA, Attention
-from smallvit.layers.kernels import Windows, fused, fused_attention, fusible, plain_attention
-from smallvit.layers.kernels.fused import exporting
+from smallvit.layers.kernels import (
+    Windows,
+    exporting,
+    fused,
+    fused_attention,
+    fused_pool,
+    fusible,
+    plain_attention,
+    plain_pool,
+    uniform_numbers,
+)
 from smallvit.layers.kernels.operator import attention
 from smallvit.layers.kernels.plain import keep_mask, philox
+from smallvit.layers.kernels.pool import relu_pool
+from smallvit.layers.kernels.talking_operator import talking_attention
 from smallvit.layers.soft_split import ValueAttention
+from smallvit.layers.tokenizers import ConvTokenizer
 from smallvit.layers.windows import WindowAttention, shift_mask
 from tests.arrays import arrays, assert_equal, noise, scramble
 from tests.oracles import attention as oracle
@@ -34,7 +47,7 @@ here = pytest.mark.skipif(not INTERPRETED, reason="runs in test_under_the_interp
 
 @pytest.mark.skipif(INTERPRETED, reason="is in that process")
 @pytest.mark.skipif(not TRITON, reason="needs Triton, and it is not installed")
-@pytest.mark.parametrize("part", ["TestNumbers", "TestPromises"])
+@pytest.mark.parametrize("part", ["TestNumbers", "TestPromises", "TestDraws", "TestPool"])
 def test_under_the_interpreter(part):
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     done = subprocess.run(
@@ -53,7 +66,7 @@ class Case:
 
     def __init__(
         self, batch, tokens, heads, width, *, windows=None, size=1.0, tempered=True, biased=False,
-        masked=True, dropout=0.0, dtype=torch.float32, seed=0, device="cpu",
+        masked=True, dropout=0.0, talking=False, dtype=torch.float32, seed=0, device="cpu",
     ):  # fmt: skip
         generator = torch.Generator().manual_seed(seed)
         n = windows.tokens if windows else tokens
@@ -65,20 +78,24 @@ class Case:
         self.scale = (draw(heads).abs() + 0.1) * width**-0.5 if tempered else width**-0.5
         self.bias = draw(heads, n, n) if biased else None
         self.grad = draw(batch, tokens, heads * width)
+        self.mixing = {key: draw(heads, heads) for key in ("before", "after")} if talking else {}
         self.heads = heads
         self.options = {"masked": masked, "windows": windows, "dropout": dropout}
 
     def run(self, function, dtype=None):
         """Output and the gradients of all that have one, by name."""
         dtype = dtype or self.qkv.dtype
-        given = {"qkv": self.qkv, "scale": self.scale, "bias": self.bias}
+        given = {"qkv": self.qkv, "scale": self.scale, "bias": self.bias, **self.mixing}
         leaves = {
             name: value.detach().to(dtype).requires_grad_()
             for name, value in given.items()
             if isinstance(value, torch.Tensor)
         }
         seed = SEED.to(self.qkv.device)
-        y = function(num_heads=self.heads, seed=seed, **given | leaves, **self.options)
+        arguments = given | leaves
+        if self.mixing:
+            arguments["mixing"] = (arguments.pop("before"), arguments.pop("after"))
+        y = function(num_heads=self.heads, seed=seed, **arguments, **self.options)
         y.backward(self.grad.to(dtype))
         return {"out": y.detach()} | {name: leaf.grad for name, leaf in leaves.items()}
 
@@ -118,7 +135,13 @@ CASES = {
     "rolled both": {"shape": (1, 36, 2, 16), "windows": Windows(6, 6, 3, 3, 1, 1), "biased": True},
     "tiles": {"shape": (1, 150, 1, 16), "biased": True, "dropout": 0.1},
     "long": {"shape": (1, 257, 1, 16)},
+    "talking": {"shape": (2, 20, 3, 16), "talking": True},
+    "talking, dropout": {"shape": (2, 18, 2, 20), "talking": True, "dropout": 0.3},
+    "talking, cait": {"shape": (1, 64, 4, 64), "talking": True, "tempered": False},
+    "talking, tiles": {"shape": (1, 97, 2, 16), "talking": True, "dropout": 0.1},
+    "talking, unmasked": {"shape": (1, 33, 5, 17), "talking": True, "masked": False},
 }
+HALF = ["vit", "dropout", "rolled", "tiles"]
 
 
 @here
@@ -136,11 +159,13 @@ class TestNumbers:
         shape = [int(random.integers(1, high)) for high in (4, 48, 4)]
         flags = {name: bool(random.integers(2)) for name in ("tempered", "biased", "masked")}
         dropout = float(random.choice([0.0, 0.1, 0.5]))
-        case = Case(*shape, int(random.integers(16, 70)), seed=seed, dropout=dropout, **flags)
-        assert_exact(case)
+        width = int(random.integers(16, 70))
+        assert_exact(Case(*shape, width, seed=seed, dropout=dropout, **flags))
+        flags["biased"] = False
+        assert_exact(Case(*shape, width, seed=seed, dropout=dropout, talking=True, **flags))
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("name", ["vit", "dropout", "rolled", "tiles"])
+    @pytest.mark.parametrize("name", [*HALF, "talking, dropout", "talking, tiles"])
     def test_half_precision_is_no_further_than_the_twin(self, dtype, name):
         options = dict(CASES[name])
         case = Case(*options.pop("shape"), dtype=dtype, **options)
@@ -150,9 +175,10 @@ class TestNumbers:
             assert ours[key].dtype == dtype
             assert_no_further(ours[key], plain[key], value, key)
 
+    @pytest.mark.parametrize("talking", [False, True])
     @pytest.mark.parametrize("tokens", [18, 40])
-    def test_extreme_scores(self, tokens):
-        case = Case(1, tokens, 2, 16, size=100.0, tempered=True)
+    def test_extreme_scores(self, tokens, talking):
+        case = Case(1, tokens, 2, 16, size=100.0, tempered=True, talking=talking)
         scores = case.qkv[..., :32].abs().max() ** 2 * case.scale.max() * 16
         assert scores > 1e4
         exact = case.run(plain_attention, torch.float64)
@@ -189,6 +215,30 @@ class TestNumbers:
                 case.grad, case.qkv, out, lse, *given[1:], task, sloped=False, plan=Plan(16, 16, 1)
             )
 
+    def test_blocks_change_nothing_in_talking_heads(self):
+        from smallvit.layers.kernels.talking_launch import (
+            Plan,
+            TalkingPlans,
+            TalkingTask,
+            launch_talking,
+            launch_talking_backward,
+        )
+
+        case, task = Case(2, 40, 2, 16, talking=True), TalkingTask(2, True, 0.4)
+        given = (*case.mixing.values(), SEED, task)
+        results = []
+        for plans in [
+            TalkingPlans(Plan(16, 16, 1), Plan(16, 32, 1), Plan(64, 16, 1)),
+            TalkingPlans(Plan(32, 64, 1), Plan(64, 16, 1), Plan(16, 32, 1)),
+            TalkingPlans(Plan(64, 32, 1), Plan(16, 64, 1), Plan(32, 64, 1)),
+        ]:
+            out, lse = launch_talking(case.qkv, *given, plans)
+            dqkv, parts = launch_talking_backward(case.grad, case.qkv, lse, *given, plans)
+            results.append([out, lse, dqkv, parts.sum(0)])
+        for other in results[1:]:
+            for ours, first in zip(other, results[0], strict=True):
+                torch.testing.assert_close(ours, first, rtol=1e-4, atol=2e-5)
+
 
 @here
 class TestPromises:
@@ -201,6 +251,17 @@ class TestPromises:
         assert torch.equal(ours["out"], case.qkv[..., 64:])
         assert not ours["qkv"][..., :64].any()
         assert not ours["scale"].any()
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_a_single_token_of_talking_heads(self, masked):
+        case = Case(2, 1, 2, 16, masked=masked, talking=True)
+        ours = case.run(fused_attention)
+        heard = case.mixing["after"].sum(0).repeat_interleave(16)  # every weight is 1
+        torch.testing.assert_close(ours["out"], case.qkv[..., 64:] * heard)
+        assert not ours["qkv"][..., :64].any()
+        assert not ours["scale"].any()
+        assert not ours["before"].any()
+        assert_exact(case)
 
     @pytest.mark.parametrize("tokens", [40, 150])
     def test_dropout_mask_is_the_twins(self, tokens):
@@ -222,7 +283,7 @@ class TestPromises:
         torch.manual_seed(0)
         assert torch.equal(first, fused_attention(qkv, 1, scale=1.0, dropout=0.5))
 
-    @pytest.mark.parametrize("name", ["dropout", "rolled", "tiles"])
+    @pytest.mark.parametrize("name", ["dropout", "rolled", "tiles", "talking", "talking, tiles"])
     def test_writes_everything_and_reads_nothing_else(self, name, monkeypatch):
         options = dict(CASES[name])
         case = Case(*options.pop("shape"), **options)
@@ -252,7 +313,7 @@ class TestPromises:
         for key, value in case.run(fused_attention).items():
             assert torch.equal(value, expected[key]), key
 
-    @pytest.mark.parametrize("name", ["dropout", "rolled"])
+    @pytest.mark.parametrize("name", ["dropout", "rolled", "talking, dropout"])
     def test_the_same_every_time(self, name):
         options = dict(CASES[name])
         case = Case(*options.pop("shape"), **options)
@@ -269,8 +330,22 @@ class TestPromises:
             attention, (*leaves, seed, 2, 1.0, True, dropout, [1, 18, 1, 18, 0, 0])
         )
 
-    def test_compiles_in_one_piece(self):
-        case = Case(2, 18, 2, 16, biased=True, dropout=0.2)
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    @pytest.mark.parametrize("dropout", [0.0, 0.2])
+    def test_talking_operator_keeps_torchs_rules(self, dropout):
+        case = Case(2, 18, 2, 16, talking=True)
+        leaves = [x.requires_grad_() for x in (case.qkv, *case.mixing.values())]
+        seed = SEED if dropout else None
+        torch.library.opcheck(talking_attention, (*leaves, seed, 2, True, dropout))
+
+    def test_talking_heads_refuse_a_bias(self):
+        case = Case(1, 9, 1, 16, biased=True, talking=True)
+        with pytest.raises(ValueError, match="talking heads with a bias or windows"):
+            case.run(fused_attention)
+
+    @pytest.mark.parametrize("kind", [{"biased": True}, {"talking": True}])
+    def test_compiles_in_one_piece(self, kind):
+        case = Case(2, 18, 2, 16, dropout=0.2, **kind)
         expected = case.run(fused_attention)
         torch._dynamo.reset()
         compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
@@ -286,12 +361,108 @@ class TestPromises:
         assert torch.equal(y, half)
 
 
+@here
+class TestDraws:
+    """Uniform numbers by position."""
+
+    @pytest.mark.parametrize("count", [1, 4, 39])
+    def test_the_same_bits_as_written_out(self, count):
+        step, positions = torch.tensor(5 * 2**32 + 7), torch.tensor([0, 1, 300, 2**32 - 1])
+        ours = uniform_numbers(SEED[0], step, positions, count)
+        assert torch.equal(ours, uniform(SEED[0], step, positions, count))
+
+    def test_operator_keeps_torchs_rules(self):
+        given = (SEED[0], torch.tensor(3), torch.arange(300), 9)
+        torch.library.opcheck(uniform_numbers, given)
+        assert uniform_numbers(SEED[0], torch.tensor(3), torch.arange(0), 9).shape == (0, 9)
+
+
+def pools(function, x, grad):
+    x = x.detach().requires_grad_()
+    y = function(x)
+    return [y.detach(), *torch.autograd.grad(y, x, grad)]
+
+
+def assert_pools(x, grad):
+    ours, exact = pools(fused_pool, x, grad), pools(plain_pool, x.double(), grad.double())
+    assert torch.equal(ours[0].double(), exact[0])
+    # Windows are added in float32, in which the few numbers of a pixel are all but exact.
+    torch.testing.assert_close(ours[1].double(), exact[1], rtol=torch.finfo(x.dtype).eps, atol=1e-6)
+
+
+@here
+class TestPool:
+    """ReLU and max-pool of a map."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("shape", [(2, 5, 8, 8), (1, 130, 7, 4), (3, 1, 1, 1), (2, 3, 2, 9)])
+    @pytest.mark.parametrize("last", [False, True])
+    def test_the_same_numbers_as_the_twin(self, shape, dtype, last):
+        x = noise(*shape).to(dtype)
+        if last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        grad = torch.randn(plain_pool(x).shape, generator=torch.Generator().manual_seed(1))
+        assert_pools(x, grad.to(dtype))
+
+    def test_ties_infinities_and_what_is_no_number(self):
+        x = noise(1, 2, 6, 6).float().round()
+        x[0, 0, 0, 0], x[0, 0, 5, 5], x[0, 1, :3, :3] = torch.nan, torch.inf, -torch.inf
+        grad = torch.ones(1, 2, 3, 3)
+        for ours, plain in zip(*(pools(f, x, grad) for f in (fused_pool, plain_pool)), strict=True):
+            assert torch.equal(ours.nan_to_num(77.0), plain.nan_to_num(77.0))
+
+    def test_writes_everything(self, monkeypatch):
+        x, grad = noise(2, 3, 7, 6).float(), noise(2, 3, 4, 3, seed=1).float()
+        expected, make = pools(fused_pool, x, grad), torch.Tensor.new_empty
+        monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: make(*a, **k).fill_(77))
+        assert all(map(torch.equal, pools(fused_pool, x, grad), expected))
+
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    def test_operator_keeps_torchs_rules(self):
+        torch.library.opcheck(relu_pool, (noise(2, 3, 7, 6).float().requires_grad_(),))
+
+    def test_compiles_in_one_piece(self):
+        x, grad = noise(2, 3, 7, 6).float(), noise(2, 3, 4, 3, seed=1).float()
+        torch._dynamo.reset()
+        compiled = torch.compile(fused_pool, fullgraph=True, backend="aot_eager")
+        for ours, expected in zip(
+            pools(compiled, x, grad), pools(fused_pool, x, grad), strict=True
+        ):
+            assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_convolutions_ask_for_the_pool_they_compute(layers, monkeypatch):
+    layer = scramble(ConvTokenizer(3, 8, kernel=3, layers=layers, stride=1))
+    results = []
+    for there in (False, True):
+        monkeypatch.setattr("smallvit.layers.tokenizers.poolable", lambda x, there=there: there)
+        monkeypatch.setattr("smallvit.layers.tokenizers.fused_pool", plain_pool)
+        y = layer(noise(2, 3, 9, 8))
+        results.append([y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr("smallvit.layers.tokenizers.poolable", lambda x: 1 / 0)
+    layer.fused = False
+    assert torch.equal(layer(noise(2, 3, 9, 8)), results[0][0])
+
+
 def test_twin_is_the_oracle():
     qkv, scale, bias = noise(2, 5, 24), noise(2, seed=2), noise(2, 5, 5, seed=3)
     y = plain_attention(qkv, 2, scale=scale, bias=bias, masked=True)
     for image, ours in zip(qkv, y, strict=True):
         q, k, v = oracle.heads_of(image.numpy(), 2, 3)
         weights = oracle.weights_of(q, k, scale.numpy(), masked=True, bias=bias.numpy())
+        assert_equal(ours, np.concatenate([weights[head] @ v[head] for head in range(2)], -1))
+
+
+def test_twin_with_talking_heads_is_the_oracle():
+    qkv, before, after = noise(2, 5, 24), noise(2, 2, seed=2), noise(2, 2, seed=3)
+    y = plain_attention(qkv, 2, scale=0.5, masked=True, mixing=(before, after))
+    for image, ours in zip(qkv, y, strict=True):
+        q, k, v = oracle.heads_of(image.numpy(), 2, 3)
+        mixing = {"before": before.numpy(), "after": after.numpy()}
+        weights = oracle.weights_of(q, k, 0.5, masked=True, **mixing)
         assert_equal(ours, np.concatenate([weights[head] @ v[head] for head in range(2)], -1))
 
 
@@ -340,6 +511,7 @@ def test_dropout_needs_a_seed():
 LAYERS = {
     "plain": lambda: Attention(32, 2, head_dim=16, qkv_bias=True),
     "local": lambda: LSA(32, 2, head_dim=17),
+    "talking": lambda: LSA(32, 2, head_dim=16, talking=True),
     "tokens to token": lambda: ValueAttention(32, 1, head_dim=16, out_dim=16, scale=0.2),
     "windows": lambda: WindowAttention(32, 2, grid=(4, 6), window=2, temperature=True),
     "rolled": lambda: WindowAttention(32, 2, grid=(6, 6), window=3, shifted=True, masked=True),
@@ -384,7 +556,7 @@ def test_a_tracer_takes_the_answer_as_it_is(monkeypatch):
         monkeypatch.setattr(fused, "_known", {torch.device("cpu"): answer})
         torch._dynamo.reset()
         compiled = torch.compile(
-            lambda x: x + 1 if fused._runs_on(x.device) else x, fullgraph=True, backend="eager"
+            lambda x: x + 1 if fused.runs_on(x.device) else x, fullgraph=True, backend="eager"
         )
         assert compiled(torch.zeros(1)).item() == answer
 
@@ -440,6 +612,16 @@ class TestOnGpu:
         assert not torch.equal(first, second)
         torch.manual_seed(0)
         assert torch.equal(first, compiled(qkv, 2, scale=1.0, dropout=0.5))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_pool(self, dtype):
+        x, grad = noise(3, 130, 9, 8).to("cuda", dtype), noise(3, 130, 5, 4, seed=1)
+        assert_pools(x, grad.to("cuda", dtype))
+
+    def test_draws(self):
+        given = (SEED[0], torch.tensor(7), torch.arange(2**32 - 500, 2**32 + 500))
+        ours = uniform(*(x.cuda() for x in given), 39)
+        assert torch.equal(ours.cpu(), uniform(*given, 39))
 
     @pytest.mark.parametrize("name", LAYERS)
     def test_layers(self, name):

@@ -139,9 +139,9 @@ def test_hidden_layers_of_the_released_code():
 def test_bad_input():
     with pytest.raises(ValueError, match="'l2': allowed are l1, ce, cbr"):
         DRLoc(5, (4, 4), mode="l2")
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="pairs is 0: allowed is 1 to"):
         DRLoc(5, (4, 4), pairs=0)
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match="grid holds 0: allowed is 1 to"):
         DRLoc(5, (0, 4))
     with pytest.raises(ValueError, match=r"grid of \(4, 4\) and got one of \(3, 5\)"):
         DRLoc(5, (4, 4)).double()(features((3, 5)))

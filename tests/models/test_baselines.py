@@ -42,13 +42,13 @@ def test_small_images_keep_a_map_and_every_parameter_a_gradient(name, channels):
     torch.manual_seed(0)
     model = make_model(name, num_classes=3, image_size=32, in_channels=channels).eval()
     images = torch.randn(2, channels, 32, 32)
-    side = {"efficientnet_b0": 2, "resnet18": 4, "resnet50": 4}.get(name, 8)
+    side = {"efficientnet_b0": 2, "resnet10t": 4, "resnet18": 4, "resnet50": 4}.get(name, 8)
     assert model.forward_features(images).shape[2:] == (side, side)
     F.cross_entropy(model(images), torch.tensor([0, 2])).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0"])
+@pytest.mark.parametrize("name", ["resnet10t", "resnet18", "efficientnet_b0"])
 def test_the_stem_follows_the_size_unless_told(name):
     images = torch.zeros(1, 3, 64, 64)
     sides = [
@@ -58,7 +58,7 @@ def test_the_stem_follows_the_size_unless_told(name):
         .shape[-1]
         for size, options in [(64, None), (128, None), (64, {"small_stem": False})]
     ]
-    assert sides == ([8, 2, 2] if name == "resnet18" else [4, 2, 2])
+    assert sides == ([4, 2, 2] if name == "efficientnet_b0" else [8, 2, 2])
 
 
 def test_what_is_not_known_is_refused():

@@ -15,6 +15,7 @@ from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from timm.utils import ModelEmaV3
 from torch import nn
 
+from smallvit.models.build import make_model
 from smallvit.models.names import MODELS
 from smallvit.models.parameters import depths
 from smallvit.models.timm_names import TimmModel, timm_name
@@ -51,6 +52,18 @@ def test_importing_registers_everything_in_silence():
     assert sorted(names) == sorted(map(timm_name, NAMES))
     assert "smallvit_vit_9_p4_spt_lsa" in names
     assert not timm.list_models("smallvit*", pretrained=True)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("hct")])
+def test_our_own_family_is_timms_too(name):
+    model = timm.create_model(f"smallvit_{name}", num_classes=3, img_size=32).eval()
+    images = torch.randn(2, 3, 32, 32)
+    tokens = model.forward_features(images)
+    assert model(images).shape == (2, 3)
+    assert torch.equal(model.forward_head(tokens), model(images))
+    ours = make_model(name, num_classes=3, image_size=32).eval()
+    ours.load_state_dict(model.state_dict())
+    assert torch.equal(ours(images), model(images))
 
 
 def test_entry_points_are_names_of_the_module():

@@ -42,5 +42,23 @@ def test_what_the_curves_say(tmp_path, val, train, images, word):
     assert word in advise(run_with(tmp_path, val, train, images=images))
 
 
+@pytest.mark.parametrize(
+    ("steps", "short"), [(None, False), (100, True), (194, True), (196, False), (9_000, False)]
+)
+def test_a_short_training_is_said_where_nothing_else_can_be(tmp_path, steps, short):
+    """5,000 images in batches of 128: five passes are 195.3 steps."""
+    run = run_with(tmp_path, RISING[:3], RISING[:3])
+    if steps:
+        run.info["steps"] = steps
+    assert ("short training" in advise(run)) == short
+    assert "too little was validated" in advise(run).lower()
+    run = run_with(tmp_path, RISING[:3], [0.5, 0.8, 0.95])
+    run.info["steps"] = 100  # of images that it knows already
+    assert "short training" not in advise(run)
+    run = run_with(tmp_path, FLAT, FLAT)
+    run.info["steps"] = 100  # with enough validation the curves decide
+    assert "short training" not in advise(run)
+
+
 def test_few_images_are_said(tmp_path):
     assert "fewer than 20" in advise(run_with(tmp_path, FLAT, FLAT, training=30))

@@ -72,6 +72,29 @@ def test_it_fits_a_phone(browser: Any, pages: dict[str, Path], name: str, dark: 
     assert red < 60 if dark else red > 200
 
 
+FADES = """
+const wide = [...document.querySelectorAll('.scroll')];
+const fade = part => parseFloat(getComputedStyle(part).getPropertyValue('--fade'));
+if (arguments[0]) wide.forEach(part => { part.scrollLeft = part.scrollWidth; });
+const done = arguments[arguments.length - 1];
+requestAnimationFrame(() => requestAnimationFrame(() => done(
+  wide.filter(part => part.offsetParent)
+    .map(part => [part.scrollWidth > part.clientWidth, fade(part)])
+)));
+"""
+
+
+@pytest.mark.parametrize("name", ["plain", "nasty", "both"])
+def test_what_is_wider_than_a_phone_fades_at_its_edge(
+    browser: Any, pages: dict[str, Path], name: str
+) -> None:
+    show(browser, pages[name], width=360)
+    fades = browser.execute_async_script(FADES, False)
+    assert any(wide for wide, _ in fades)
+    assert all((fade > 0) == wide for wide, fade in fades)
+    assert all(fade == 0 for _, fade in browser.execute_async_script(FADES, True))
+
+
 def test_it_fits_paper(browser: Any, pages: dict[str, Path]) -> None:
     show(browser, pages["plain"], width=720, media="print")
     page = "document.documentElement"

@@ -136,6 +136,8 @@ def test_small_parts(run: Run) -> None:
     assert config_differences([{"a": {"b": 1e-3}, "c": 2}, {"a": {"b": 2.0}, "c": 2}]) == (
         ("a.b", ("0.001", "2")),
     )
+    plans = [{"schedule": {"steps": 2, "plans": [[0, 2]]}}, {"schedule": {"steps": 2, "plans": []}}]
+    assert config_differences(plans) == ()
     assert config_differences([{"a": {"x": 1}}, {"a": {}}]) == (("a.x", ("1", "—")),)
     assert [points(value) for value in (0.0123, -0.2, 0.0001, -0.0001)] == [
         *("+1.2", "−20.0", "0.0", "0.0"),

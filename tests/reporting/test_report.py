@@ -11,14 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 from smallvit.evaluation import Evaluation, measure
+from smallvit.explaining.probes import SAYS_EVEN
 from smallvit.inference.evaluate import evaluate
 from smallvit.reporting import report
 from smallvit.reporting.facts import RunFacts
 from smallvit.reporting.report import run_page
 from smallvit.runs import Run
 from tests.reporting.conftest import NASTY, Page, trained, write_npz
+from tests.untrained import sharpen
 
 Read = Callable[[Path], Page]
 
@@ -115,7 +118,28 @@ def test_the_page_has_every_part(run: Run, page: Page) -> None:
     assert run.info["data"]["fingerprint"] in page.words
     examples = page.html.count('class="example')
     assert len([i for i in page.all("img") if i["src"].startswith("data:image/")]) >= examples > 10
-    assert page.html.count("with its attention rollout") > 4
+    assert page.html.count("with its gradient map") > 4
+
+
+def test_maps_that_show_no_place_are_left_out(run: Run, tmp_path: Path, read: Read) -> None:
+    """Attention that is even everywhere is named, and never shown as a finding."""
+    pages = {}
+    for factor in (0.0, 50.0):
+        other = Run.open(shutil.copytree(run.folder, tmp_path / f"run {factor}"))
+        model = other.model()
+        sharpen(model, factor)
+        save_file(model.state_dict(), other.folder / "weights.safetensors")
+        other.note(hashes=other.hashed("weights.safetensors"))
+        pages[factor] = read(report(other.folder, device="cpu"))
+    shown = {
+        factor: page.html.count("with its attention rollout") for factor, page in pages.items()
+    }
+    assert shown[0.0] == 0
+    assert shown[50.0] > 4
+    assert f"images {SAYS_EVEN}" in pages[0.0].words
+    assert SAYS_EVEN not in pages[50.0].words
+    assert "A token sees 13×13 of 16×16 pixels" in pages[50.0].words
+    assert pages[0.0].html.count("with its gradient map") > 4
 
 
 def test_names_from_the_data_do_nothing(nasty: Run, tmp_path: Path, read: Read) -> None:

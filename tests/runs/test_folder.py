@@ -118,6 +118,7 @@ def test_newer_formats_say_what_to_do(run):
         ("config.yaml", "optin: {}", "did you mean 'optim'"),
         ("config.yaml", None, "config.yaml"),
         ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
+        ("config.yaml", "[" * 20_000, "config.yaml"),
     ],
 )
 def test_damage_gets_a_sentence(run, name, text, message):

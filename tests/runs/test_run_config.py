@@ -163,6 +163,7 @@ def test_an_empty_file_is_the_default():
         ("schedule: {warmup: 0.7, cooldown: 0.7}", "together at most 1"),
         ("schedule: {minutes: 0}", "minutes is 0.0: give a number above 0"),
         ("schedule: {steps: 0}", "steps is 0: allowed is 1 or more"),
+        ("schedule: {epochs: 0}", "epochs is 0.0: give a number above 0"),
         ("schedule: {epochs: -1}", "epochs is -1.0: give a number above 0"),
         ("schedule: {epochs: .nan}", "epochs is nan"),
         ("schedule: {epochs: .inf}", "epochs is inf"),

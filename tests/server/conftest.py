@@ -15,7 +15,8 @@ LIMITS = Limits(upload=300_000, pixels=200_000)
 
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor.open(untrained(tmp_path_factory.mktemp("run") / "run"), "cpu")
+    run = untrained(tmp_path_factory.mktemp("run") / "run", sharpness=30)
+    return Predictor.open(run, "cpu")
 
 
 @pytest.fixture(scope="module")

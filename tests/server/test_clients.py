@@ -97,7 +97,7 @@ def test_which_names_there_are() -> None:
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(ValueError, match="expected is a name such as birds"):
         serve(Gate().predictor, allow_hosts=[name])
-    with pytest.raises(TypeError, match="expected is a list of names"):
+    with pytest.raises(TypeError, match="expected is a list, each text"):
         serve(Gate().predictor, allow_hosts=name)
 
 

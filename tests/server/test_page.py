@@ -12,10 +12,11 @@ import pytest
 from PIL import Image
 
 from smallvit.data import read_image
+from smallvit.explaining.probes import SAYS_EVEN
 from smallvit.inference import Predictor
 from tests.browser import needs_browser, open_browser, requests, show
 from tests.server.live import served, until
-from tests.untrained import CLASSES, photo_bytes
+from tests.untrained import CLASSES, photo_bytes, sharpen, untrained
 
 pytestmark = needs_browser
 
@@ -88,6 +89,17 @@ def test_a_chosen_image(browser: Any, address: str, files: dict, predictor: Pred
     assert widths[0] > widths[-1]
     assert requests(browser) == [f"{address}/", f"{address}/predict?explain=true"]
     assert browser.get_log("browser") == []
+
+
+def test_attention_that_shows_no_place(browser: Any, files: dict, tmp_path: Path) -> None:
+    predictor = Predictor.open(untrained(tmp_path / "run"), "cpu")
+    sharpen(predictor.model, 0.0)
+    with served(predictor) as address:
+        show(browser, f"{address}/")
+        browser.find_element("id", "file").send_keys(str(files["a.jpg"]))
+        until(lambda: visible(browser, "#result"))
+        assert text(browser, "#caption") == "What supports the prediction"
+        assert text(browser, "#note") == f"{SAYS_EVEN[0].upper()}{SAYS_EVEN[1:]}."
 
 
 GIVE = """

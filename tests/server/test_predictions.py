@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 
 from smallvit.data import read_image
+from smallvit.explaining.probes import SAYS_EVEN, SAYS_WHOLE, receptive_field
 from smallvit.inference import Predictor
+from smallvit.server.predictions import predict_file
 from tests.server.live import JPEG, PATIENCE, Gate, metrics_of, refused, served
-from tests.untrained import CLASSES, photo, photo_bytes, untrained
+from tests.untrained import CLASSES, photo, photo_bytes, sharpen, untrained
 
 
 def test_the_numbers_are_those_of_the_predictor(client: httpx.Client, predictor: Predictor) -> None:
@@ -67,7 +69,7 @@ def image_of(body: dict) -> Image.Image:
 
 @pytest.mark.parametrize("fit", ["letterbox", "crop", "stretch"])
 def test_a_map_is_the_image_with_heat(fit: str, tmp_path: Path) -> None:
-    predictor = Predictor.open(untrained(tmp_path / "run", fit=fit), "cpu")
+    predictor = Predictor.open(untrained(tmp_path / "run", fit=fit, sharpness=30), "cpu")
     with served(predictor) as address:
         for size in ((90, 60), (60, 90), (1200, 700), (5, 5), (300, 1)):
             file = io.BytesIO()
@@ -86,6 +88,20 @@ def test_a_map_is_the_image_with_heat(fit: str, tmp_path: Path) -> None:
                 assert map_.width / map_.height == pytest.approx(ratio, rel=0.03)
             pixels = np.asarray(map_).astype(int)
             assert pixels.std(2).max() > 5  # the image is grey there, so colour is heat
+
+
+def test_attention_that_is_even_is_not_shown_as_a_finding(tmp_path: Path) -> None:
+    def explained(predictor: Predictor) -> tuple[str, str]:
+        body = predict_file(predictor, photo_bytes(3), top=1, explain=True, pixels=10**6)
+        return body["map"]["kind"], body["map"]["note"]
+
+    predictor = Predictor.open(untrained(tmp_path / "run", sharpness=30), "cpu")
+    assert explained(predictor) == ("attention", "")
+    sharpen(predictor.model, 0.0)
+    assert explained(predictor) == ("gradient", SAYS_EVEN)
+    wide = Predictor.open(untrained(tmp_path / "wide", "hct_s_p8", sharpness=30), "cpu")
+    assert receptive_field(wide.model) >= max(wide.card.image_size)
+    assert explained(wide) == ("gradient", SAYS_WHOLE)
 
 
 def test_a_model_without_attention_gets_a_gradient_map(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
             serve(predictor, port=port)
     with pytest.raises(OSError, match=r"cannot listen on nowhere.invalid, port 8000"):
         serve(predictor, host="nowhere.invalid")
-    with pytest.raises(ValueError, match="port is 99999: allowed is 0 to 65535"):
+    with pytest.raises(ValueError, match="port is 99999: allowed is 0 to 65,535"):
         serve(predictor, port=99_999)
     with pytest.raises(ValueError, match="nothing"):
         serve(tmp_path / "nothing")
@@ -88,7 +88,7 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ImportError, match=r"serving needs uvicorn: pip install 'smallvit\[serve]'"):
+    with pytest.raises(ImportError, match=r"serving needs uvicorn: pip install '.\[serve]'"):
         serve(Gate().predictor)
 
 

@@ -143,5 +143,5 @@ def assert_same_run(ours: Run | Path, theirs: Run | Path) -> None:
     ours, theirs = Run.open(ours), Run.open(theirs)
     for name in ("weights.safetensors", "last.safetensors", "evaluation.json"):
         assert (ours.folder / name).read_bytes() == (theirs.folder / name).read_bytes(), name
-    assert untimed(ours) == untimed(theirs)
-    assert ours.info["best_step"] == theirs.info["best_step"]
+    assert untimed(ours) == untimed(theirs), "log.jsonl"
+    assert ours.info["best_step"] == theirs.info["best_step"], "best_step"

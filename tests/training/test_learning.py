@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounter
 
 from smallvit.data import cache, load_data
 from smallvit.evaluation.calibration import softmax
@@ -310,23 +309,33 @@ def test_a_compiler_that_fails_is_done_without(source, tmp_path, monkeypatch, lo
 @pytest.mark.compiled
 @pytest.mark.filterwarnings("ignore")  # Dynamo's advice on graph breaks
 def test_blocks_that_are_alike_are_compiled_once(source, monkeypatch):
-    """Whatever their number and their rates of stochastic depth; the losses are the plain ones."""
+    """Whatever their number and their rates of stochastic depth; the losses are the plain ones.
+
+    The two steps of the augmentation policy, of different operations, are one graph as well.
+    """
     real, graphs, means = torch.compile, {}, {}
+    policy = "augment.policy=auto_cifar10"
     for depth in (3, 5):
-        counter = CompileCounter()  # a compiler that runs what it is given as it is
-        monkeypatch.setattr(torch, "compile", functools.partial(real, backend=counter))
+        seen = []
+
+        def compiler(graph, _, seen=seen):  # which runs what it is given as it is
+            seen.append({str(node.target) for node in graph.graph.nodes})
+            return graph.forward
+
+        monkeypatch.setattr(torch, "compile", functools.partial(real, backend=compiler))
         for regional in (False, True):
             torch._dynamo.reset()
             options = [*RANDOM, f"model.options.depth={depth}", f"loop.compiled={regional}"]
-            config = tiny(source, *options, f"loop.regional={regional}")
+            config = tiny(source, *options, policy, f"loop.regional={regional}")
             _, loader, stepper = assemble(config)
             for step in range(2):
                 stepper(loader.batch(step), step, lr=1e-3, mixed=True)
             means[depth, regional] = stepper.take_means()["loss"]
             assert stepper.compiled is regional
-        graphs[depth] = counter.frame_count
+        graphs[depth] = len(seen)
         assert means[depth, True] == pytest.approx(means[depth, False], rel=1e-6)
     assert graphs[3] == graphs[5]
+    assert sum("scatter_add" in targets for targets in seen) == 1  # of equalize
 
 
 def test_repeats_show_each_image_more_than_once_and_differently(source, tmp_path):

@@ -174,6 +174,21 @@ def test_measuring_before_the_first_step_changes_nothing(source):
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+def test_a_slow_first_inference_is_not_the_speed_of_the_test(source, monkeypatch):
+    """On a GPU it loads what it needs: 2 seconds for 256 images would be minutes for 10,000."""
+    config, clock = minutes(source, 1), Clock(tick=0.001)
+    dataset, loader, stepper = assemble(config)
+    times = iter([50.0, 0.1])
+
+    def try_inference(*_):
+        clock.now += next(times)
+        return 256
+
+    monkeypatch.setattr(stepper.objective, "try_inference", try_inference)
+    pace = plan_steps(config, dataset, loader, stepper, started=0, clock=clock)[2]
+    assert pace.reserve < 3
+
+
 def test_a_deadline_in_the_past(source):
     config = minutes(source, 1)
     with pytest.raises(ValueError, match="minutes are over before the first step"):

@@ -1,9 +1,22 @@
-"""Fused attention in Triton, and its twin in plain PyTorch.
+"""Kernels in Triton, and their twins in plain PyTorch.
 
 Importing this imports no Triton; the first launch does.
 """
 
-from smallvit.layers.kernels.fused import fused_attention, fusible
+from smallvit.layers.kernels.draws import uniform_numbers
+from smallvit.layers.kernels.fused import exporting, fused_attention, fusible, runs_on
 from smallvit.layers.kernels.plain import Windows, plain_attention
+from smallvit.layers.kernels.pool import fused_pool, plain_pool, poolable
 
-__all__ = ["Windows", "fused_attention", "fusible", "plain_attention"]
+__all__ = [
+    "Windows",
+    "exporting",
+    "fused_attention",
+    "fused_pool",
+    "fusible",
+    "plain_attention",
+    "plain_pool",
+    "poolable",
+    "runs_on",
+    "uniform_numbers",
+]

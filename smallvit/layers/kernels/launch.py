@@ -140,7 +140,7 @@ def _common(qkv: Tensor, temperatures: Tensor | None, bias: Tensor | None, task:
     }
 
 
-def _on(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+def on_device(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Triton launches on the current device, which need not be the tensor's."""
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
@@ -169,7 +169,7 @@ def launch_forward(
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
     lse = qkv.new_empty((groups, task.num_heads, n), dtype=torch.float32)
     rows = triton.cdiv(n, plan.block_q) * plan.block_q if plan.whole else plan.block_q
-    with _on(qkv):
+    with on_device(qkv):
         forward[(groups * task.num_heads, triton.cdiv(n, rows))](
             qkv,
             out,
@@ -235,7 +235,7 @@ def launch_backward(
     parts = qkv.new_empty((turns if sloped else 0, heads, n, n), dtype=torch.float32)
     blocks = {"block_q": plan.block_q, "block_k": plan.block_k}
     program: Any = backward if plan.whole else backward_tiled
-    with _on(qkv):
+    with on_device(qkv):
         program[(turns * heads, tiles)](
             qkv,
             *(() if plan.whole else (out,)),

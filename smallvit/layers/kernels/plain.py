@@ -115,6 +115,7 @@ def plain_attention(
     windows: Windows | None = None,
     dropout: float = 0.0,
     seed: Int[Tensor, "1"] | None = None,
+    mixing: tuple[Tensor, Tensor] | None = None,
 ) -> Float[Tensor, "B N ME"]:
     """What `fused_attention` computes, with the same arguments, in any precision."""
     images, tokens, _ = qkv.shape
@@ -126,6 +127,8 @@ def plain_attention(
         scale = scale.view(-1, 1, 1)
     scores = (q * scale).to(q.dtype) @ k.transpose(-2, -1)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if mixing is not None:
+        scores = torch.einsum("bwhij,hg->bwgij", scores, mixing[0].to(scores.dtype))
     if bias is not None:
         scores = scores + bias
     if windows.up or windows.left:
@@ -133,6 +136,8 @@ def plain_attention(
     if masked and n > 1:
         scores = scores.masked_fill(torch.eye(n, dtype=torch.bool, device=qkv.device), -torch.inf)
     weight = scores.softmax(-1)
+    if mixing is not None:
+        weight = torch.einsum("bwhij,hg->bwgij", weight, mixing[1].to(weight.dtype))
     if dropout:
         if seed is None:
             raise ValueError("dropout without a seed: give a tensor with one 64-bit integer")

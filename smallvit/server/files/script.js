@@ -54,6 +54,8 @@
       element("heat").src = predictions.map.image;
       element("heat").alt = attention ? "Your image in grey, coloured where the model looked" : "Your image in grey, coloured where it supports the prediction";
       element("caption").textContent = attention ? "Where the model looked" : "What supports the prediction";
+      const note = predictions.map.note;
+      element("note").textContent = note ? `${note[0].toUpperCase()}${note.slice(1)}.` : "";
     }
     element("time").textContent = `Predicted by ${predictions.model} in ${Math.round(predictions.milliseconds)} ms. Probabilities are calibrated on images like those it was trained on; for other images they mean little.`;
     setStatus("");

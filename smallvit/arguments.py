@@ -1,0 +1,250 @@
+"""What callers hand over, held against the signature: one sentence for all that does not fit.
+
+`checked` is for the doors of the package, functions and constructors that people call, not for
+what runs in every step. It knows plain values, paths, lists of them, arrays and classes; what a
+value must be beyond its kind and range is the function's own business.
+"""
+
+import builtins
+import collections.abc
+import functools
+import inspect
+import math
+import numbers
+import os
+import types
+from collections.abc import Callable, Mapping
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Between(NamedTuple):
+    """The range of a number, both ends included."""
+
+    least: float
+    most: float
+
+    def words(self, value: float) -> str:
+        """What is allowed, for a value that is not."""
+        if self.most < _MANY:
+            return f"{self.least:,} to {self.most:,}"
+        return f"{self.least:,} or more" if value < self.least else f"at most {self.most:,}"
+
+
+_MANY = 10**9
+"""Ends of ranges from here on are not worth mentioning."""
+
+Positive = Annotated[int, Between(1, _MANY)]
+Natural = Annotated[int, Between(0, _MANY)]
+Width = Annotated[int, Between(1, 65_536)]
+"""Of layers: more would not fit any memory."""
+
+Share = Annotated[float, Between(0, 1)]
+Seed = Annotated[int, Between(-(2**63), 2**63 - 1)]
+
+_LISTS = (collections.abc.Sequence, collections.abc.Iterable, list)
+_WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    type(None): "None",
+}
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which now refuses arguments that its signature does not allow.
+
+    It raises TypeError for what is of another kind, and ValueError for what is out of range or NaN.
+    """
+    signature, hints = inspect.signature(function), _Hints(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)  # which says what is missing or unknown
+        for name, value in given.items():
+            if name in hints.known:
+                check(name, value, hints.known[name])
+        return function(*args, **kwargs)
+
+    return call
+
+
+def check_fields(instance: Any) -> None:
+    """Refuses a dataclass whose fields are not what they are declared to be; see `checked`."""
+    for name, hint in _Hints(type(instance)).known.items():
+        check(name, getattr(instance, name), hint)
+
+
+def check(name: str, value: Any, hint: Any) -> None:
+    """Refuses a value that a hint does not allow; see `checked`."""
+    verb = "" if name.endswith(" holds") else " is"
+    if not _matches(hint, value):
+        kind = ValueError if isinstance(value, float) and math.isnan(value) else TypeError
+        raise kind(f"{name}{verb} {described(value)}: expected is {_expected(hint)}")
+    for part in _parts(hint):
+        if _is_path(part) and isinstance(value, str) and (not value or "\0" in value):
+            raise ValueError(f"{name}{verb} {value!r}: expected is the name of a file or folder")
+        if get_origin(part) in _LISTS and _is_list(value):
+            for item in value:
+                check(f"{name} holds", item, get_args(part)[0])
+        allowed = _range(part)
+        if allowed and _is_number(value) and not allowed.least <= value <= allowed.most:
+            raise ValueError(f"{name}{verb} {described(value)}: allowed is {allowed.words(value)}")
+        if get_origin(part) is Literal and value not in get_args(part) and isinstance(value, str):
+            raise ValueError(f"{name}{verb} {value!r}: allowed are {_listed(part)}")
+
+
+def described(value: Any) -> str:
+    """A value as a sentence can hold it."""
+    if value is None or isinstance(value, bool | str | bytes | numbers.Real):
+        text = f"{value:.6g}" if isinstance(value, int) and abs(value) > 10**15 else repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    kind = type(value).__name__
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"a {kind} of {getattr(value, 'dtype', 'unknown')} with the shape {tuple(shape)}"
+    return f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
+class _Hints:
+    """The hints of a function or dataclass by name, resolved when they are first needed."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    @functools.cached_property
+    def known(self) -> dict[str, Any]:
+        module = inspect.getmodule(self._of)
+        names = _Names(vars(module) if module else {})
+        known = {}
+        for name, hint in inspect.get_annotations(self._of).items():
+            try:
+                known[name] = eval(hint, {}, names) if isinstance(hint, str) else hint
+            except Exception:  # a hint that only a type checker understands
+                continue
+        known.pop("return", None)
+        return known
+
+
+class _Names(dict[str, Any]):
+    """Names in a hint; a class that is imported for type checkers alone is known by its name."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, None) or _NamedType(name, (_Named,), {})
+
+
+class _NamedType(type):
+    """Lets `nn.Module` stand for a class too."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(cls)(name, (_Named,), {})
+
+
+class _Named(metaclass=_NamedType):
+    """Stands for a class that is not imported."""
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the hint alone."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _range(hint: Any) -> Between | None:
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((note for note in notes if isinstance(note, Between)), None)
+
+
+def _is_path(hint: Any) -> bool:
+    return (get_origin(hint) or hint) is os.PathLike
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_list(value: Any) -> bool:
+    """Lists, tuples and arrays, but no text and no mapping."""
+    listed = hasattr(value, "__len__") and hasattr(value, "__getitem__")
+    return listed and not isinstance(value, str | bytes | Mapping)
+
+
+def _matches(hint: Any, value: Any) -> bool:
+    """Whether a value is of the kind that a hint names; of unknown hints everything is."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_matches(part, value) for part in get_args(hint))
+    if origin is Annotated:
+        return _matches(get_args(hint)[0], value)
+    if origin is Literal:
+        return any(type(value) is type(choice) for choice in get_args(hint))
+    if origin in (collections.abc.Sequence, list):
+        return _is_list(value)
+    if origin is collections.abc.Iterable:
+        return isinstance(value, collections.abc.Iterable) and not isinstance(value, str | bytes)
+    return _matches_class(hint if origin is None or origin is tuple else origin, value)
+
+
+def _matches_class(kind: Any, value: Any) -> bool:
+    if kind is None:
+        return value is None
+    if kind is bool:
+        return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+    if kind is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if kind is float:
+        return _is_number(value) and value == value
+    kind = _array_type(kind)
+    if isinstance(kind, _NamedType):
+        return any(base.__name__ == kind.__name__ for base in type(value).__mro__)
+    if not isinstance(kind, type) or kind is tuple or kind.__module__ == "typing":
+        return True
+    return isinstance(value, kind)
+
+
+def _array_type(kind: Any) -> Any:
+    """The class of arrays that one of jaxtyping's hints is about; any other class is itself."""
+    return kind if isinstance(kind, _NamedType) else getattr(kind, "array_type", kind)
+
+
+def _expected(hint: Any) -> str:
+    """What a hint allows, in words."""
+    words = dict.fromkeys(_word(part) for part in _parts(hint) if part not in (None, type(None)))
+    return " or ".join(words)
+
+
+def _word(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _word(get_args(hint)[0])
+    if origin is Literal:
+        return f"one of {_listed(hint)}"
+    if origin in _LISTS:
+        return f"a list, each {_expected(get_args(hint)[0])}"
+    if origin in (collections.abc.Mapping, dict):
+        return "keys and values"
+    if _is_path(hint):
+        return "a path"
+    kind = _array_type(origin or hint)
+    return _WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
+
+
+def _listed(hint: Any) -> str:
+    return ", ".join(map(str, get_args(hint)))

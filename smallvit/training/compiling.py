@@ -1,0 +1,39 @@
+"""Loads the compiler while images are decoded: it takes seconds, and its helpers more."""
+
+import importlib
+import threading
+from contextlib import suppress
+
+import torch
+
+_loading: list[threading.Thread] = []
+
+
+def _load() -> None:
+    """Imports the compiler, and starts the processes in which it compiles."""
+    with suppress(Exception):  # whoever compiles will hear of it
+        importlib.import_module("torch._dynamo")
+        importlib.import_module("torch._inductor.compile_fx")
+        helpers = importlib.import_module("torch._inductor.async_compile").AsyncCompile
+        helpers.warm_pool()
+        helpers.wakeup()
+
+
+def load_compiler(device: torch.device, compiled: bool | None) -> None:
+    """Begins to load it in the background if a run on this device will compile.
+
+    Args:
+        device: Where the run computes.
+        compiled: As the config has it; by default a GPU's steps are compiled.
+    """
+    if not _loading and (device.type == "cuda" if compiled is None else compiled):
+        # What it shares with the rest must be there before: imports that meet half way fail.
+        importlib.import_module("smallvit.training.train")
+        _loading.append(threading.Thread(target=_load, name="loads the compiler", daemon=True))
+        _loading[0].start()
+
+
+def wait_for_compiler() -> None:
+    """Returns when it is loaded: two threads that import one package get in each other's way."""
+    if _loading:
+        _loading[0].join()
