@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from smallvit.arguments import checked
@@ -22,6 +23,7 @@ from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
 from smallvit.text import counted, shown
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+_LONG = 30  # letters of the data's name in a figure
 _PER_CLASS = 4  # training images that a class must keep on average
 
 
@@ -255,7 +257,7 @@ def figure_of(result: CurveResult) -> Chart:
     return accuracy_over(
         lines,
         intervals={m.model: [p.accuracy for p in m.points] for m in drawn},
-        title=f"{result.title}: accuracy against training images",
+        title=f"Accuracy on {shown(Path(result.title).name)[:_LONG]}",
         x_label="training images",
         doubling=True,
     )

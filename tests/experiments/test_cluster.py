@@ -85,7 +85,7 @@ def test_without_ray(source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     line = f"compare {source} --models vit_lite_2_p4 --seeds 1 --out {tmp_path}/set"
     done = smallvit(line, "--on", "ray", *TINY_WORDS)
-    assert "pip install 'smallvit[ray]'" in str(done.exception)
+    assert "--on ray needs ray: pip install" in str(done.exception)
     done = smallvit(line, "--cores", "2", *TINY_WORDS)
     assert done.exit_code == 2
     assert "--cores is for --on ray" in done.output
@@ -94,7 +94,7 @@ def test_without_ray(source, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     """Two machines of one core each, and a head without any; all of it here."""
-    pytest.importorskip("ray", reason="no Ray: pip install 'smallvit[ray]'")
+    pytest.importorskip("ray", reason="no Ray: pip install '.[ray]'")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         warnings.simplefilter("ignore")  # Ray's own
