@@ -89,7 +89,8 @@ class Evaluation:
     A metric is also an attribute: `evaluation.accuracy` is `evaluation.metrics["accuracy"]`.
 
     Attributes:
-        split: Which images: train, val or test of the data, or all of it.
+        split: Which images: train, val or test of the data, all of it, or the folds of a
+            cross-validation.
         count: How many.
         classes: Names of the classes, in the order of all numbers per class.
         metrics: Every metric of `smallvit.evaluation.metrics.METRICS` that was measured, by name.
