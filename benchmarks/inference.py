@@ -2,12 +2,14 @@
 
     OMP_NUM_THREADS=2 python -m benchmarks.inference
     python -m benchmarks.inference --agreement PHOTOS --count 200
+    OMP_NUM_THREADS=2 python -m benchmarks.inference --peers [--json out.json]
 
 Everything takes decoded images of 240 × 320 pixels, so resizing and normalising are part of the
 time. Rounds of all three alternate in one process; latency is the median over all rounds, the rate
 that of the best one. With --agreement nothing is timed: each family, untrained, looks at photos of
 a folder of class folders in their own sizes, and answers are compared with eager and with what
-`evaluate` computes from the cache.
+`evaluate` computes from the cache. With --peers forward passes are timed beside those of
+vit-pytorch's same models at batch 64, see `benchmarks/peers.py`.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.peers import compare
 from smallvit.data import Dataset, load_data, read_image
 from smallvit.evaluation import logits_of
 from smallvit.formats import Shipped
@@ -151,7 +154,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--agreement", type=Path, metavar="PHOTOS")
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--json", default="")
     arguments = parser.parse_args()
+    if arguments.peers:
+        compare("inference", models=arguments.models, path=arguments.json)
+        return
     if arguments.agreement:
         agreement(arguments.models or FAMILIES, arguments.agreement, arguments.count)
     else:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.train_step [--models vit_9_p4+spt+lsa,…] [--batches 128,1024]
                                     [--rows fused,plain,…] [--profile] [--json out.json]
+    python -m benchmarks.train_step --peers [--models cct_7_3x1,…] [--json out.json]
 
 A step is that of `smallvit train` with the family's recipe: gather, augment, mix, forward,
 backward, AdamW (Muon for HCT). The images are noise of 32×32 pixels, or of those after an @ in the
@@ -15,7 +16,8 @@ name, 100 classes. Rows:
 
 Every row is compiled in a process of its own, all at once, and measured while the others wait:
 medians of repeats. Memory is the peak that torch allocated. `--profile` adds the share of each
-kind of kernel. On a CPU there is one row to compare: compiled or not.
+kind of kernel. On a CPU there is one row to compare: compiled or not. `--peers` instead times the
+steps of some models beside those of vit-pytorch at batch 64, see `benchmarks/peers.py`.
 """
 
 import argparse
@@ -35,6 +37,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu import run_all
+from benchmarks.peers import compare
 from smallvit.augment import PRESETS, AugmentConfig
 from smallvit.data import load_data
 from smallvit.runs.config import DataConfig, LoopConfig, ModelConfig, OptimConfig, RunConfig
@@ -186,13 +189,17 @@ def table(results, rows):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     on_gpu = DEVICE.type == "cuda"
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models")
+    parser.add_argument("--peers", action="store_true")
     parser.add_argument("--batches", default="128,1024" if on_gpu else "64")
     parser.add_argument("--rows", default="fused,plain" if on_gpu else "fused,compiled")
     parser.add_argument("--patience", type=float, default=600, help="seconds to compile in")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
+    if args.peers:
+        compare("train", models=args.models and args.models.split(","), path=args.json)
+        return
     rows, batches = args.rows.split(","), [int(batch) for batch in args.batches.split(",")]
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -202,7 +209,7 @@ def main() -> None:
         os.environ["SMALLVIT_CACHE"] = folder
         load_data(source, val=0).pixels("train")  # once, for all processes
         jobs = {}
-        for name in args.models.split(","):
+        for name in args.models.split(",") if args.models else MODELS:
             for batch in sorted(batches, reverse=True):
                 for row in rows:
                     profiled = args.profile and row == "fused" and batch == max(batches)

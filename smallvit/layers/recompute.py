@@ -21,17 +21,20 @@ Recompute = Literal["nothing", "wide", "everything"]
 _MATRIX = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
 
 
-def _policy(on_gpu: bool, _: Any, op: Any, *args: Any, **__: Any) -> CheckpointPolicy:
-    """Keeps attention and products that are no wider than what came in; on a GPU, draws too.
-
-    A GPU's generator cannot be wound back inside a captured graph.
-    """
+def _keeps(_: Any, op: Any, *args: Any, **__: Any) -> CheckpointPolicy:
+    """Keeps attention, and products that are no wider than what came in."""
     kept = "attention" in str(op)
-    kept = kept or (on_gpu and torch.Tag.nondeterministic_seeded in op.tags)
     if op in _MATRIX:
         x, matrix = args[_MATRIX[op] :][:2]
         kept = matrix.shape[-1] <= x.shape[-1]
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _keeps_on_gpu(context: Any, op: Any, *args: Any, **named: Any) -> CheckpointPolicy:
+    """Also keeps what was drawn: a captured graph cannot wind the generator back."""
+    if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()):
+        return CheckpointPolicy.MUST_SAVE
+    return _keeps(context, op, *args, **named)
 
 
 def recomputed(what: Recompute, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
@@ -43,7 +46,8 @@ def recomputed(what: Recompute, function: Callable[..., Tensor], *args: Tensor) 
         result = checkpoint(function, *args, use_reentrant=False)
         return result
     on_gpu = args[0].is_cuda
-    contexts = partial(create_selective_checkpoint_contexts, partial(_policy, on_gpu))
+    policy = _keeps_on_gpu if on_gpu else _keeps
+    contexts = partial(create_selective_checkpoint_contexts, policy)
     result = checkpoint(
         function,
         *args,

@@ -35,7 +35,8 @@ def advise(run: Run) -> str:
     if before and last - max(before) > error:
         return (
             f"It was still learning: validation accuracy rose from {max(before):.1%} to {last:.1%} "
-            f"in the last quarter. More time may well bring more (--minutes or --epochs).{hint}"
+            "in the last quarter, part of it because the learning rate falls to its end there. "
+            f"More time may bring more (--minutes or --epochs).{hint}"
         )
     mixed = run.config.augment.mixed  # then training accuracy is not one of whole images
     if train and not mixed and train[-1] - last > max(0.15, error):

@@ -29,7 +29,7 @@ def load_compiler(device: torch.device, compiled: bool | None) -> None:
     if not _loading and (device.type == "cuda" if compiled is None else compiled):
         # What it shares with the rest must be there before: imports that meet half way fail.
         importlib.import_module("smallvit.training.train")
-        _loading.append(threading.Thread(target=_load, name="loads the compiler", daemon=True))
+        _loading.append(threading.Thread(target=_load, name="loads the compiler"))
         _loading[0].start()
 
 

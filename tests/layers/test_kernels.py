@@ -16,6 +16,7 @@ import torch
 
 from smallvit.augment.randomness import uniform
 from smallvit.layers.attention import LSA, Attention
+from smallvit.layers.blocks import Block
 from smallvit.layers.kernels import (
     Windows,
     exporting,
@@ -351,6 +352,24 @@ class TestPromises:
         compiled = torch.compile(fused_attention, fullgraph=True, backend="aot_eager")
         for key, value in case.run(compiled).items():
             assert torch.equal(value, expected[key]), key
+
+    @pytest.mark.parametrize("talking", [False, True])
+    def test_recomputing_leaves_the_operator_alone(self, talking, monkeypatch):
+        from smallvit.layers.kernels import launch, talking_launch
+
+        monkeypatch.setattr("smallvit.layers.attention.fusible", lambda *_, **__: True)
+        where, name = (talking_launch, "talking") if talking else (launch, "forward")
+        real, calls = getattr(where, f"launch_{name}"), []
+        monkeypatch.setattr(where, f"launch_{name}", lambda *a: calls.append(1) or real(*a))
+        block = Block(LSA(32, 2, talking=talking, attn_dropout=0.2), 32, 2.0).train()
+        x, results = torch.randn(2, 9, 32), []
+        for what in ("nothing", "wide"):
+            block.recompute = what
+            torch.manual_seed(0)
+            y = block(x)
+            results.append([y, *torch.autograd.grad(y.square().sum(), list(block.parameters()))])
+        assert all(map(torch.equal, *results))
+        assert len(calls) == 2
 
     def test_autocast_casts_the_projection_alone(self):
         case = Case(1, 18, 2, 16, dtype=torch.float32)

@@ -42,6 +42,13 @@ HYBRID = [
     "model.options.narrow_heads=2",
     "optim.optimizer=muon",
 ]
+#: One for each of the kernels.
+FAMILIES = {
+    "vit": [],
+    "hybrid": HYBRID,
+    "talking": ["model.name=cait_24_p4+spt+lsa", "model.options.class_depth=1"],
+    "pooled": ["model.name=cct_7_3x1"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +70,10 @@ def config(source, *more):
     return RunConfig().changed(changes_of([f"data.source={source}", *TINY, *more]))
 
 
-@pytest.mark.parametrize("hybrid", [[], HYBRID], ids=["vit", "hybrid"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, precision, hybrid):
-    same = [*hybrid, f"loop.precision={precision}", "model.options.dropout=0"]
+def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, precision, family):
+    same = [*FAMILIES[family], f"loop.precision={precision}", "model.options.dropout=0"]
     plain = train(
         config(source, *same, "loop.compiled=false", "loop.captured=false"), out=tmp_path / "plain"
     )
@@ -88,10 +95,25 @@ def test_half_precision_learns(source, tmp_path, hybrid):
     assert losses(run)[-1] < losses(run)[0]
 
 
-@pytest.mark.parametrize("hybrid", [[], HYBRID], ids=["vit", "hybrid"])
-def test_deterministic_runs_are_the_same_and_resume_exactly(source, tmp_path, monkeypatch, hybrid):
+@pytest.mark.parametrize("compiled", ["false", "true"])
+def test_recomputing_learns_the_same(source, tmp_path, compiled):
+    same = ["model.name=cct_7_3x1", "model.options.attn_dropout=0.1", f"loop.compiled={compiled}"]
+    kept = train(config(source, *same), out=tmp_path / "kept")
+    again = train(config(source, *same, "loop.recompute=true"), out=tmp_path / "again")
+    np.testing.assert_allclose(losses(again), losses(kept), rtol=2e-2)
+
+
+def test_regions_learn_the_same(source, tmp_path):
+    same = "model.options.dropout=0"
+    whole = train(config(source, same), out=tmp_path / "whole")
+    parts = train(config(source, same, "loop.regional=true"), out=tmp_path / "parts")
+    np.testing.assert_allclose(losses(parts), losses(whole), rtol=2e-2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_deterministic_runs_are_the_same_and_resume_exactly(source, tmp_path, monkeypatch, family):
     same = ("loop.deterministic=true", "loop.compiled=false", "loop.checkpoint_seconds=0")
-    exact = config(source, *hybrid, *same)
+    exact = config(source, *FAMILIES[family], *same)
     try:
         first, second = (train(exact, out=tmp_path / name) for name in ("first", "second"))
         weights = (first.folder / "last.safetensors").read_bytes()

@@ -100,7 +100,7 @@ def backward(
     Args:
         grads: Gradient of `out`, laid out like it.
         dqkv: Gradient of `qkv`, contiguous.
-        temperature_parts: (program's turn, heads).
+        temperature_parts: (heads, program's turn).
         bias_parts: (program's turn, heads, n, n).
         sloped: The bias needs its gradient.
         repeat: Maps of a program, one after the other; divides their number.
@@ -203,4 +203,5 @@ def backward(
         if tail > 0:
             add_to(part, held_last, queries[None, :], last[:, None], False, n)
     if tempered:
-        tl.store(temperature_parts + tl.program_id(0), tl.sum(warmth, 0) * scale)
+        at = head * (tl.num_programs(0) // heads) + turn
+        tl.store(temperature_parts + at, tl.sum(warmth, 0) * scale)

@@ -251,7 +251,7 @@ def backward_tiled(
 ):
     """All gradients of one tile of tokens in `repeat` maps of one head.
 
-    The arguments mean what they do in `backward`; parts of temperatures are (turn, heads, tile).
+    The arguments mean what they do in `backward`; parts of temperatures are (heads, turn, tile).
     """
     head = tl.program_id(0) % heads
     turn = tl.program_id(0) // heads
@@ -291,5 +291,5 @@ def backward_tiled(
             # What this map added may be read by other threads for the next one.
             tl.debug_barrier()
     if tempered:
-        at = tl.program_id(0) * tl.num_programs(1) + tile
-        tl.store(temperature_parts + at, warmth * scale)
+        at = head * (tl.num_programs(0) // heads) + turn
+        tl.store(temperature_parts + at * tl.num_programs(1) + tile, warmth * scale)

@@ -230,7 +230,8 @@ def launch_backward(
         repeat = math.gcd(groups, repeat)
     turns = groups // repeat
     dqkv = qkv.new_empty(qkv.shape)
-    shape = (0 if temperatures is None else turns, heads, tiles)
+    # A head's parts lie side by side: of few long columns, torch's sum is many times slower.
+    shape = (heads, 0 if temperatures is None else turns, tiles)
     warm = qkv.new_empty(shape, dtype=torch.float32)
     parts = qkv.new_empty((turns if sloped else 0, heads, n, n), dtype=torch.float32)
     blocks = {"block_q": plan.block_q, "block_k": plan.block_k}
@@ -252,4 +253,4 @@ def launch_backward(
             **(blocks if plan.whole else {"block": plan.block_k}),
             **_common(qkv, temperatures, bias, task),
         )
-    return dqkv, warm.transpose(1, 2).flatten(0, 1), parts
+    return dqkv, warm.flatten(1).t(), parts

@@ -63,11 +63,12 @@ def _deltas(deltas, weights, pulls, heads: tl.constexpr):
 
 @triton.jit
 def _all_pairs(part, maps, slopes, again, heads: tl.constexpr):
-    """Adds Σ map h · slope g for all h and g to a program's own (heads, heads) numbers."""
+    """Adds Σ map h · slope g for all h and g to a program's own of (heads, heads, programs)."""
+    programs = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
     for old in tl.static_range(heads):
         for new in tl.static_range(heads):
-            at = part + old * heads + new
-            total = tl.sum(tl.sum(maps[old] * slopes[new], 1), 0)
+            at = part + (old * heads + new) * programs
+            total = tl.sum(maps[old] * slopes[new])
             tl.store(at, tl.load(at, again, 0.0) + total)
 
 
@@ -116,7 +117,8 @@ def _give(
     heads: tl.constexpr,
 ):
     """Adds what a tile gives to the gradients of queries and mixings."""
-    _all_pairs(part + heads * heads, weights, heard, again, heads)
+    programs = tl.num_programs(0).to(tl.int64) * tl.num_programs(1)
+    _all_pairs(part + heads * heads * programs, weights, heard, again, heads)
     slopes = _slopes(weights, pulls, delta, heads)
     _all_pairs(part, products, slopes, again, heads)
     back = mix(slopes, before, 1.0, heads, True)
@@ -158,7 +160,7 @@ def talking_backward_queries(
         deltas: (image, heads, n), each softmax's Σ weight · gradient, written here.
         grads: Gradient of `out`, laid out like it.
         dqkv: Gradient of `qkv`, contiguous.
-        parts: (program, 2, heads, heads), the mixings before and after.
+        parts: (2, heads, heads, program), the mixings before and after.
     """
     image = tl.program_id(0)
     inner: tl.constexpr = heads * width
@@ -171,7 +173,7 @@ def talking_backward_queries(
     grad_base = grads + image.to(tl.int64) * (n * inner)
     row_base = image.to(tl.int64) * (heads * n)
     program = (image * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
-    part = parts + program * (2 * heads * heads)
+    part = parts + program
     q = read_heads(base, queries, token_stride, n, heads, width, block_e, uneven)
     grad = read_heads(grad_base, queries, inner, n, heads, width, block_e, uneven)
     sums = load_rows(lse + row_base, query, n, heads)

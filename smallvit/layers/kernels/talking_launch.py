@@ -144,7 +144,8 @@ def launch_talking_backward(
     blocks = triton.cdiv(n, plans.queries.block_q)
     dqkv = qkv.new_empty(qkv.shape)
     deltas = qkv.new_empty(lse.shape, dtype=torch.float32)
-    parts = qkv.new_empty((images * blocks, 2, heads, heads), dtype=torch.float32)
+    # The parts of a number lie side by side: of few long columns, torch's sum is many times slower.
+    parts = qkv.new_empty((2, heads, heads, images * blocks), dtype=torch.float32)
     with on_device(qkv):
         talking_backward_queries[(images, blocks)](
             qkv, lse, deltas, grad, dqkv, parts=parts,
@@ -154,4 +155,4 @@ def launch_talking_backward(
             qkv, lse, deltas, grad, dqkv,
             **_common(qkv, before, after, seed, task, plans.keys),
         )  # fmt: skip
-    return dqkv, parts
+    return dqkv, parts.permute(3, 0, 1, 2)
