@@ -10,12 +10,14 @@ OLDEST := .venv-oldest/bin
 setup: $(READY)
 
 $(READY): pyproject.toml
+	@echo "making an environment in .venv with PyTorch and all that is needed: some minutes, once"
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'
 	touch $@
 
 demo: setup
+	@echo "training on the images that come with smallvit, testing, and writing a report"
 	$(BIN)/smallvit demo
 
 test: fast

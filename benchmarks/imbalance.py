@@ -13,8 +13,10 @@ images are the same for all.
 
 Balanced accuracy is the mean recall over the classes. Accuracy is that of images distributed as the
 training images are, the recalls weighted by their shares: on a balanced test split both would be
-the same number. Each cell is a file in --out, so that a command that is repeated goes on; without
-DATA only the table is printed.
+the same number.
+
+Each cell is a file in --out, so that a command that is repeated goes on; without DATA only the
+table is printed. Beside busy neighbours set OMP_WAIT_POLICY=passive, as `smallvit` does by itself.
 """
 
 import argparse

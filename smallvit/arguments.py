@@ -51,6 +51,7 @@ Natural = Annotated[int, Between(0, _MANY)]
 Width = Annotated[int, Between(1, 65_536)]
 """Of layers: more would not fit any memory."""
 
+Port = Annotated[int, Between(0, 65_535)]
 Share = Annotated[float, Between(0, 1)]
 Seed = Annotated[int, Between(-(2**63), 2**63 - 1)]
 

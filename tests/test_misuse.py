@@ -33,6 +33,7 @@ from smallvit.inference import Card, Predictor, write_rows
 from smallvit.models.build import make_model
 from smallvit.server import Limits
 from smallvit.transfer.start import start_from
+from smallvit.watching import watch
 from tests.untrained import photo, untrained
 
 pytestmark = pytest.mark.compiled  # wrong shapes are handed over on purpose
@@ -502,6 +503,14 @@ TABLE: dict[str, tuple[Call, Wrong]] = {
             "port": (None, -1, 65_536, "x", 2.5, HUGE),
             "allow_hosts": (None, 3, "x", [3], [""]),
             "limits": (3, "x", {}),
+        },
+    ),
+    "watch": (
+        using(watch, runs=".", port=-1),
+        {
+            "runs": (*NO_PATHS,),
+            "port": (None, -1, 65_536, "x", 2.5, HUGE),
+            "browser": (None, 3, "x"),
         },
     ),
     "Limits": (

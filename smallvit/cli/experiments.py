@@ -176,11 +176,13 @@ def curve(
     folder = _work("curve", wanted, out, on=on, cores=cores)
     if result is not None:
         from smallvit.experiments import read_outcomes
-        from smallvit.experiments.curve import result_of
+        from smallvit.experiments.curve import make_curves, result_of
         from smallvit.experiments.engine import read_set
         from smallvit.experiments.results import write_curve
 
-        write_curve(result, result_of(result.stem, read_set(folder), read_outcomes(folder)))
+        runs = read_set(folder)
+        curves = make_curves(runs, read_outcomes(folder))
+        write_curve(result, result_of(result.stem, runs, curves))
         say(f"result {result}")
     _end(folder)
 

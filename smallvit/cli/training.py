@@ -89,9 +89,17 @@ def demo(
 
     say("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
     planned = plan("fashion-mini", recipe="demo")
+    counts = {name: len(samples) for name, samples in planned.dataset.splits.items()}
+    say(
+        f"from scratch on {counts['train']:,} of them; {counts['val']:,} choose the weights, and "
+        f"{counts['test']:,} that it never sees test it in the end"
+    )
+    for reason in planned.reasons.values():
+        say(reason)
     run = _train(planned, planned.config, out)
     _show(run)
-    say(f"report {report([run.folder])}")
+    say(f"report, for a browser: {report([run.folder])}")
+    say("your own images, one folder per class: smallvit train FOLDER")
 
 
 def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:

@@ -53,7 +53,9 @@ def assign(
                     f"is {share}: leave {name} out, or give 0 to have no such split"
                 )
             if share == 0:
-                notes.append(f"the source has its own {name} split, not used as {name} is 0")
+                notes.append(
+                    f"the source's own {name} split, {members.sum():,} images, is left out"
+                )
                 splits[members] = ""
         elif training and share != 0:
             share = default if share is None else float(share)

@@ -125,6 +125,8 @@ def conduct_on_ray(
         ConnectionError: There is no cluster at the address.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if address := address or os.environ.get("RAY_ADDRESS"):
+        _check_reachable(address)
     ray = require("ray", "ray", "--on ray")
     with alone(folder):
         waiting = [each for each in read_outcomes(folder) if each.state != "finished"]
@@ -148,9 +150,7 @@ def conduct_on_ray(
 def _join(ray: Any, address: str | None) -> None:
     """Connects to a cluster, or starts one that no other machine reaches."""
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    address = address or os.environ.get("RAY_ADDRESS")
     if address:
-        _check_reachable(address)
         ray.init(address=address, **quiet)
     else:
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
@@ -158,6 +158,8 @@ def _join(ray: Any, address: str | None) -> None:
 
 def _check_reachable(address: str) -> None:
     """Refuses at once what Ray itself would try for many minutes."""
+    if address in ("auto", "local"):  # as RAY_ADDRESS may say
+        return
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

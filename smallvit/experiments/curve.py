@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from smallvit.arguments import checked
@@ -22,6 +23,7 @@ from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
 from smallvit.text import counted, shown
 
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+_LONG = 30  # letters of the data's name in a figure
 _PER_CLASS = 4  # training images that a class must keep on average
 
 
@@ -141,7 +143,7 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     curves = make_curves(runs, outcomes)
     rows = [row for curve in curves for _, row in curve.points]
     data = shown(str(runs.facts.get("data", "data")))
-    charts = [figure_of(result_of(data, runs, outcomes))] if rows else []
+    charts = [figure_of(result_of(data, runs, curves))] if rows else []
     sheet = Sheet(
         title=f"Would more images help? {data}",
         lead=tuple(sentence for curve in curves for sentence in _answers(curve)),
@@ -217,9 +219,8 @@ def _table(curves: Sequence[Curve]) -> Table:
     return Table(title="Numbers of images", columns=columns, rows=tuple(cells))
 
 
-def result_of(title: str, runs: RunSet, outcomes: Sequence[Outcome]) -> CurveResult:
+def result_of(title: str, runs: RunSet, curves: Sequence[Curve]) -> CurveResult:
     """What the repository keeps of learning curves."""
-    curves = make_curves(runs, outcomes)
     infos = [run.info for curve in curves for _, row in curve.points for run in row.runs]
     return CurveResult(
         title=title,
@@ -256,7 +257,7 @@ def figure_of(result: CurveResult) -> Chart:
     return accuracy_over(
         lines,
         intervals={m.model: [p.accuracy for p in m.points] for m in drawn},
-        title=f"{result.title}: accuracy against training images",
+        title=f"Accuracy on {shown(Path(result.title).name)[:_LONG]}",
         x_label="training images",
         doubling=True,
     )

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from smallvit.arguments import Between, checked
+from smallvit.arguments import Port, checked
 from smallvit.extras import require
 from smallvit.inference import Predictor
 from smallvit.server.hosts import check_hosts, own_hosts
@@ -38,7 +38,7 @@ def serve(
     source: "str | os.PathLike[str] | Run | Predictor",
     *,
     host: str = "127.0.0.1",
-    port: Annotated[int, Between(0, 65_535)] = 8000,
+    port: Port = 8000,
     device: str = "auto",
     trust: bool = False,
     allow_hosts: Sequence[str] = (),

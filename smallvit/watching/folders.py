@@ -138,12 +138,15 @@ class Folders:
         watched = {name: self._run(name, path, now) for name, path in shown_runs.items()}
         sets = {self._name(path): path for path, name in found if name == SET}
         states = {path: watched[name].state for name, path in shown_runs.items()}
-        return Listing(
+        listing = Listing(
             runs=watched,
             sets={name: self._set(name, path, states) for name, path in sets.items()},
             left_out=len(runs) - len(watched),
             folders={**shown_runs, **sets},
         )
+        there = set(listing.folders.values())  # what is gone need not be remembered
+        self._known = {path: kept for path, kept in self._known.items() if path.parent in there}
+        return listing
 
     def curves(self, folder: Path) -> dict[str, dict[str, list[Point]]]:
         """Loss and accuracy by kind of images, against the number of images seen."""

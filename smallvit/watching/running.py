@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from smallvit.arguments import Port, checked
 from smallvit.server.hosts import own_hosts
 from smallvit.server.limits import Limits
 from smallvit.server.running import listen, quiet_signals, require_packages, server_of, url_of
@@ -20,10 +21,11 @@ HOST = "127.0.0.1"
 """No other machine reaches it."""
 
 
+@checked
 def watch(
     runs: str | os.PathLike[str] = "runs",
     *,
-    port: int = 8001,
+    port: Port = 8001,
     browser: bool = False,
     until_closed: IO[bytes] | None = None,
 ) -> None:

@@ -73,18 +73,19 @@ def test_what_is_not_sent(tmp_path):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "[::1]:x", "127.0.0.1:99999999"])
-def test_no_cluster_there(settings, tmp_path, address):
-    pytest.importorskip("ray", reason="no Ray: pip install 'smallvit[ray]'")
-    begin(tmp_path / "set", compare_set(settings(), ["vit_lite_2_p4"], seeds=1))
+def test_no_cluster_there(tmp_path, monkeypatch, address):
     with pytest.raises(ConnectionError, match="no Ray cluster at"):
-        conduct_on_ray(tmp_path / "set", address)
+        conduct_on_ray(tmp_path, address)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConnectionError, match="no Ray cluster at"):
+        conduct_on_ray(tmp_path)
 
 
 def test_without_ray(source, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     line = f"compare {source} --models vit_lite_2_p4 --seeds 1 --out {tmp_path}/set"
     done = smallvit(line, "--on", "ray", *TINY_WORDS)
-    assert "pip install 'smallvit[ray]'" in str(done.exception)
+    assert "--on ray needs ray: pip install" in str(done.exception)
     done = smallvit(line, "--cores", "2", *TINY_WORDS)
     assert done.exit_code == 2
     assert "--cores is for --on ray" in done.output
@@ -93,7 +94,7 @@ def test_without_ray(source, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     """Two machines of one core each, and a head without any; all of it here."""
-    pytest.importorskip("ray", reason="no Ray: pip install 'smallvit[ray]'")
+    pytest.importorskip("ray", reason="no Ray: pip install '.[ray]'")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         warnings.simplefilter("ignore")  # Ray's own
@@ -117,6 +118,27 @@ def test_the_command(cluster, source, tmp_path, caplog):
     assert "each run has 1 cores and 0 GPUs" in caplog.text
     states = [each.state for each in read_outcomes(tmp_path / "set")]
     assert states == ["finished", "finished", "failed", "failed"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_requested_stop_keeps_what_came_back(cluster, settings, tmp_path):
+    head, _ = cluster
+    lasting = ("loop.checkpoint_seconds=0", "schedule.steps=400")
+    whole, folder = tmp_path / "whole", tmp_path / "set"
+    for each in (whole, folder):
+        begin(each, compare_set(settings(*lasting), ["vit_lite_2_p4"], seeds=1))
+
+    def arrived(member):
+        if list((folder / member.folder / "checkpoints").glob("*.json")):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert not conduct_on_ray(folder, head.address, arrived=arrived)
+    (outcome,) = read_outcomes(folder)
+    assert outcome.state == "unfinished"
+    assert conduct(folder)  # here, without Ray
+    assert conduct(whole)
+    assert_same_run(folder / outcome.member.folder, whole / outcome.member.folder)
 
 
 @pytest.mark.slow

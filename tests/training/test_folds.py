@@ -20,7 +20,7 @@ from smallvit.runs.folder import folds_of
 from smallvit.training.folds import resume_folds, tell_summary, train_folds
 from smallvit.transfer.inputs import inputs_of
 from smallvit.transfer.start import start_from
-from tests.training.makers import Clock, make_images, tiny, weights
+from tests.training.makers import Clock, arrays, make_images, tiny, weights
 
 
 @pytest.fixture
@@ -228,3 +228,16 @@ def test_the_minutes_are_those_of_the_folds_and_the_model(crossed, tmp_path, mon
     begun = RunConfig.from_yaml((tmp_path / "out/config.yaml").read_text())
     assert begun.schedule.minutes == 3
     assert begun.data.trainings == 3
+
+
+def test_a_test_split_of_the_data_is_left_for_the_model(tmp_path):
+    """The folds divide the training images; the model on all of them can then be tested."""
+    source = arrays(tmp_path / "noise.npz", train=30, val=0, test=12)
+    config = tiny(source, "data.folds=2", steps=1, batch=8)
+    summary = train_folds(config, out=tmp_path / "cross", shown=False)
+    assert (summary["tested"], summary["images"]) == (30, 30)
+    assert "test split, 12 images" in Run.open(tmp_path / "cross").info["notes"][0]
+    found = smallvit.evaluate(tmp_path / "cross", source)
+    assert (found.split, found.count) == ("test", 12)
+    with pytest.raises(ValueError, match="val"):
+        smallvit.evaluate(tmp_path / "cross", split="val")
