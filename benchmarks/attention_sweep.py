@@ -30,7 +30,8 @@ def plans(shape, backward):
     n = shape.windows.tokens if shape.windows else shape.tokens
     tile = min(tile_of(n), 256)
     if n < 2 * tile and n <= 272:
-        for block_q, warps, stages in itertools.product((16, 32, 64), (1, 2, 4, 8), (1, 2)):
+        counts = (4, 8, 16) if n > 144 else (1, 2, 4, 8)
+        for block_q, warps, stages in itertools.product((16, 32, 64), counts, (1, 2)):
             if block_q <= power(n):
                 few = backward and n <= 96 and stages == 2
                 for registers in (0, 128, 168) if few else (0,):
