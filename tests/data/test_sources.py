@@ -65,7 +65,7 @@ def test_val_0_leaves_a_given_validation_split_alone(folder: Path, tmp_path: Pat
         shutil.copytree(folder, tmp_path / "both" / split)
     dataset = load_data(tmp_path / "both", val=0, test=0)
     assert counts(dataset) == {"train": 20}
-    assert "val is 0" in dataset.notes[0]
+    assert "own val split, 20 images, is left out" in dataset.notes[0]
     with pytest.raises(ValueError, match=r"its own val split of 20 images, and val is 0\.5"):
         load_data(tmp_path / "both", val=0.5)
 
