@@ -22,25 +22,27 @@ from smallvit.cli import (  # noqa: F401  # isort: skip
 from smallvit.cli.app import app, refusal
 from smallvit.cli.terminal import adapt_streams
 
-__all__ = ["app", "main", "wait_passively"]
+__all__ = ["app", "main", "wait_briefly"]
 
 
-_WAITING = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+#: GNU's OpenMP spins this often before a thread sleeps (300,000 times by default), LLVM's for a
+#: millisecond (200). Shorter, and idle cores lose more than they gain: docs/experiments.md.
+_WAITING = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"}
 
 
-def wait_passively(environment: MutableMapping[str, str]) -> None:
-    """Has OpenMP's idle threads sleep, unless the user has said how they shall wait.
+def wait_briefly(environment: MutableMapping[str, str]) -> None:
+    """Has OpenMP's idle threads sleep soon, unless the user has said how they shall wait.
 
     Threads that spin take the core from the thread they wait for: beside one busy process a step
     of training took twenty times as long. Libraries read this when they are loaded.
     """
-    if not environment.keys() & {*_WAITING, "GOMP_SPINCOUNT"}:
+    if not environment.keys() & {*_WAITING, "OMP_WAIT_POLICY"}:
         environment.update(_WAITING)
 
 
 def main() -> None:
     """Runs the command line; what the user got wrong is a sentence, not a traceback."""
-    wait_passively(os.environ)
+    wait_briefly(os.environ)
     adapt_streams()
     try:
         app()
