@@ -26,7 +26,7 @@ _INFERENCE = 2.5  # images per second of a test over those of training
 _MOST = 200.0  # passes of a run whose time is not given
 
 #: The least images seen, and passes, that a size of HCT needs to be better than the one before it.
-_NEEDS = {"xs": (0, 0), "s": (30_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}
+_NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}
 #: The least passes for images of this many pixels, where they are as large.
 _SIDES = {64: 0, 128: 60, 160: 400}
 _MIXING, _STRONG = 25, 120  # passes from which mixing pays, and stronger augmentation
