@@ -24,7 +24,7 @@ from typing import NamedTuple
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
-from smallvit.training.folds import FOLDS, resume_folds, train_folds
+from smallvit.training.folds import FOLDS, config_of_folds, resume_folds, train_folds
 from tests.soak.result import Result
 from tests.training.makers import RANDOM, arrays, assert_same_run, tiny
 from tests.training.worker import arm
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
     def work(self, out: Path) -> None:
         """Begins, or goes on with what is there, as a person would who sees that it was killed."""
         if self.folds:
-            if (out / "fold-0" / "run.json").exists():
+            if config_of_folds(out) is not None:
                 resume_folds(out, shown=False)
             else:
                 train_folds(self.config, out=out, shown=False)
