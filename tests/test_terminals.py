@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from smallvit.cli import app
-from smallvit.cli.experiments import renderables
+from smallvit.cli.showing import renderables
 from smallvit.cli.terminal import adapt_streams
 from smallvit.reporting.sheet import Cell, Sheet, Table
 from smallvit.text import counted

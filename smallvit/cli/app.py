@@ -1,6 +1,8 @@
 """The application itself, and what its commands share."""
 
 import logging
+import shlex
+import sys
 from typing import Annotated
 
 import typer
@@ -41,3 +43,8 @@ def refusal(sentence: str) -> typer.Exit:
     """Prints what the user got wrong, and returns what to raise."""
     say(f"smallvit: {sentence}", err=True)
     return typer.Exit(2)
+
+
+def typed() -> str:
+    """What was typed, for the record."""
+    return shlex.join(["smallvit", *sys.argv[1:]])

@@ -1,26 +1,21 @@
 """`smallvit compare`, `ablate`, `curve` and `reproduce`: many runs, one answer."""
 
-import contextlib
 import logging
 import shlex
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smallvit.cli.app import app, refusal
+from smallvit.cli.app import app, refusal, typed
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
+from smallvit.cli.showing import renderables, showing
 from smallvit.cli.terminal import legible, say
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from smallvit.experiments.cluster import Place
-    from smallvit.experiments.engine import Member, Outcome, RunSet
-    from smallvit.reporting.sheet import Sheet, Table
+    from smallvit.experiments.engine import Member, RunSet
 
 logger = logging.getLogger("smallvit.cli")
 
@@ -111,7 +106,7 @@ def compare(
     settings = _settings(context, SHARED, changes)
     wanted = None
     if settings.get("data", {}).get("source"):
-        wanted = compare_set(settings, models or [], seeds=seeds, command=_command())
+        wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
     _end(_work("compare", wanted, out, on=on, cores=cores))
 
 
@@ -132,7 +127,7 @@ def ablate(
     settings = _settings(context, ABLATED, changes)
     wanted = None
     if settings.get("data", {}).get("source"):
-        wanted, impossible = ablate_set(settings, seeds=seeds, command=_command())
+        wanted, impossible = ablate_set(settings, seeds=seeds, command=typed())
         for row, reason in impossible.items():
             say(f"{row} is left out: {reason}", err=True)
     _end(_work("ablate", wanted, out, on=on, cores=cores))
@@ -171,7 +166,7 @@ def curve(
     wanted = None
     if settings.get("data", {}).get("source"):
         wanted = curve_set(
-            settings, models or [], shares=_numbers(shares), seeds=seeds, command=_command()
+            settings, models or [], shares=_numbers(shares), seeds=seeds, command=typed()
         )
     folder = _work("curve", wanted, out, on=on, cores=cores)
     if result is not None:
@@ -236,7 +231,7 @@ def reproduce(
     wanted = None
     if row is not None:
         wanted = reproduce_set(
-            row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=_command()
+            row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
         )
         out = out or Path("runs") / "reproduce" / row.replace("/", "-")
     folder = _work("reproduce", wanted, out, on=on, cores=cores)
@@ -260,10 +255,6 @@ def _numbers(text: str | None) -> list[float]:
         return [float(part) for part in (text or "").split(",") if part.strip()]
     except ValueError:
         raise refusal(f"--shares is {text!r}: expected numbers such as 0.1,0.5,1") from None
-
-
-def _command() -> str:
-    return shlex.join(["smallvit", *sys.argv[1:]])
 
 
 def _work(
@@ -321,147 +312,16 @@ def _conduct(folder: Path, on: str | None, cores: int | None) -> bool:
     if on is None:
         if cores is not None:
             raise refusal("--cores is for --on ray: one run after the other takes all of them")
-        with _showing(folder) as show:
+        with showing(folder) as show:
             return conduct(folder, started=show.started, ended=show.ended)
     address = address_of(on)
-    with _showing(folder) as show:
+    with showing(folder) as show:
 
         def started(member: "Member", place: "Place") -> None:
             show.started(member)
             logger.info("%s: on %s, process %d", member.name, place.host, place.pid)
 
         return conduct_on_ray(folder, address, cores=cores, started=started, ended=show.ended)
-
-
-def renderables(sheet: "Sheet", width: int) -> "Iterator[RenderableType]":
-    """A sheet for a terminal: tables first, and the answer last, where it is seen."""
-    from rich.text import Text
-
-    yield _table(sheet.tables[0], width)
-    for name, text in sheet.failures.items():
-        yield Text(legible(f"failed: {name}: {text}"), style="red")
-    for sentence in sheet.notes:
-        yield Text(legible(sentence), style="dim")
-    for sentence in sheet.lead:
-        yield Text(legible(sentence), style="bold")
-
-
-def _table(table: "Table", width: int) -> "RenderableType":
-    """As many columns, from the left, as fit beside each other; the page has all."""
-    from rich.cells import cell_len
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(box=None, pad_edge=False)
-    lengths = [
-        max(
-            cell_len(legible(text)) for text in [heading, *(row[number].text for row in table.rows)]
-        )
-        for number, heading in enumerate(table.columns)
-    ]
-    fitting = [n for n in range(len(lengths)) if not n or sum(lengths[: n + 1]) + 2 * n <= width]
-    for number in fitting:
-        justify: Literal["left", "right"] = "right" if number else "left"
-        shown.add_column(legible(table.columns[number]), justify=justify, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(Text(legible(row[number].text)) for number in fitting))
-    return shown
-
-
-class Show:
-    """Says what happens: a line per run, and a table of the whole set for a terminal."""
-
-    def __init__(self, folder: Path) -> None:
-        from smallvit.experiments import read_outcomes
-
-        self.folder = folder
-        self.running: dict[str, Member] = {}
-        # Read once: a table that is drawn every other second must not keep the training waiting.
-        outcomes = read_outcomes(folder)
-        self.rows = {each.member.name: each.member.row for each in outcomes}
-        self.states = {each.member.name: self._state(each) for each in outcomes}
-
-    @staticmethod
-    def _state(outcome: "Outcome") -> tuple[str, float | None]:
-        if outcome.state != "finished" or outcome.run is None:
-            return outcome.state, None
-        evaluation = outcome.run.evaluation()
-        return "finished", evaluation.accuracy.value if evaluation else None
-
-    def started(self, member: "Member") -> None:
-        """A member is now being trained."""
-        self.running[member.name] = member
-
-    def ended(self, outcome: "Outcome") -> None:
-        """A member is finished, or has failed."""
-        self.running.pop(outcome.member.name, None)
-        self.states[outcome.member.name] = state, accuracy = self._state(outcome)
-        done = sum(state in ("finished", "failed") for state, _ in self.states.values())
-        said = outcome.error if state == "failed" else "no test split"
-        if accuracy is not None:
-            said = f"{100 * accuracy:.1f} %"
-        logger.info("%d of %d: %s: %s", done, len(self.states), outcome.member.name, said)
-
-    def __rich__(self) -> "RenderableType":
-        """The table of a running set."""
-        from rich.table import Table as RichTable
-
-        shown = RichTable("row", "done", "accuracy", "now", box=None, pad_edge=False)
-        for row in dict.fromkeys(self.rows.values()):
-            states = [state for name, state in self.states.items() if self.rows[name] == row]
-            found = [accuracy for _, accuracy in states if accuracy is not None]
-            done = sum(state == "finished" for state, _ in states)
-            failed = sum(state == "failed" for state, _ in states)
-            now = f"{failed} failed" if failed else ""
-            if running := [each for each in self.running.values() if each.row == row]:
-                now = ", ".join(
-                    f"seed {each.seed}: {progress(self.folder / each.folder)}" for each in running
-                )
-            mean = f"{100 * sum(found) / len(found):.1f} %" if found else "–"
-            shown.add_row(row, f"{done} of {len(states)}", mean, now)
-        return shown
-
-
-def progress(folder: Path) -> str:
-    """How far a run is, by what its folder holds."""
-    from smallvit.runs.folder import INFO, Run
-
-    if not (folder / INFO).is_file():
-        return "reading data"
-    run = Run.open(folder)
-    log = run.log()
-    step = max((int(line["step"]) for line in log), default=0)
-    val = [line["accuracy"] for line in log if line["kind"] == "val" and "accuracy" in line]
-    share = f"{100 * step / max(run.config.schedule.steps or 1, 1):.0f} %"
-    return f"{share}, val {100 * val[-1]:.1f} %" if val else share
-
-
-@contextlib.contextmanager
-def _showing(folder: Path) -> "Iterator[Show]":
-    """On a terminal a live table; warnings appear above it."""
-    show = Show(folder)
-    if not sys.stderr.isatty():
-        yield show
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    console: Console = Console(stderr=True)
-    with Live(
-        console=console, refresh_per_second=0.5, transient=True, get_renderable=show.__rich__
-    ):
-        handlers = [
-            handler
-            for handler in logging.getLogger().handlers
-            if isinstance(handler, logging.StreamHandler) and handler.stream is sys.__stderr__
-        ]
-        for handler in handlers:
-            handler.setStream(sys.stderr)  # rich's, which writes above the table
-        try:
-            yield show
-        finally:
-            for handler in handlers:
-                handler.setStream(sys.__stderr__)
 
 
 def _list_rows(results: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smallvit.cli.app import app, refusal
+from smallvit.cli.app import app, refusal, typed
 from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
 from smallvit.cli.terminal import say
 from smallvit.cli.watching import watched
@@ -109,7 +109,7 @@ def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
     for reason in planned.reasons.values() if planned else ():
         say(reason, err=True)
     if config.data.folds:
-        _show_folds(train_folds(config, out=out, command=_command(), started=_STARTED))
+        _show_folds(train_folds(config, out=out, command=typed(), started=_STARTED))
         return
     run = _train(planned, config, out)
     _show(run)
@@ -125,7 +125,7 @@ def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Ru
         out=out,
         dataset=planned.dataset if planned else None,
         audited=planned.audit if planned else None,
-        command=_command(),
+        command=typed(),
         started=_STARTED,
     )
 
@@ -180,7 +180,3 @@ def _show_folds(summary: dict[str, Any]) -> None:
 
 def _is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
-
-
-def _command() -> str:
-    return shlex.join(["smallvit", *sys.argv[1:]])

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from smallvit.augment.randomness import normal, philox, uniform, whole
+from smallvit.augment.randomness import normal, uniform, whole
+from smallvit.layers.kernels import philox
 
 # From the authors' Random123 test vectors: counter, key, output.
 KNOWN = [

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from smallvit.cli.experiments import Show, progress
+from smallvit.cli.showing import Show, progress
 from smallvit.experiments import begin, compare_set, conclude, conduct
 from tests.browser import needs_browser, open_browser, requests, show
 from tests.experiments.conftest import finished_set

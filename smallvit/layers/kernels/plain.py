@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-_WORD = 0xFFFFFFFF
+from smallvit.layers.kernels.philox import WORD, multiply, philox
 
 
 class Windows(NamedTuple):
@@ -62,26 +62,6 @@ class Windows(NamedTuple):
         return bands[:, :, None] != bands[:, None, :]
 
 
-def _times(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """High and low word of a product; 64 signed bits do not hold the product itself."""
-    below = factor * (x & 0xFFFF)
-    above = factor * (x >> 16) + (below >> 16)
-    return above >> 16, ((above << 16) | (below & 0xFFFF)) & _WORD
-
-
-def philox(seed: Int[Tensor, "1"], counter: Int[Tensor, " A"]) -> list[Tensor]:
-    """Four random 32-bit words for each counter, as Philox4x32-10 makes them."""
-    key = [seed & _WORD, (seed >> 32) & _WORD]
-    none = torch.zeros_like(counter)
-    words = [counter, none, none, none]
-    for _ in range(10):
-        high_a, low_a = _times(words[0], 0xD2511F53)
-        high_b, low_b = _times(words[2], 0xCD9E8D57)
-        words = [high_b ^ words[1] ^ key[0], low_b, high_a ^ words[3] ^ key[1], low_a]
-        key = [(key[0] + 0x9E3779B9) & _WORD, (key[1] + 0xBB67AE85) & _WORD]
-    return words
-
-
 def threshold_of(dropout: float) -> int:
     """Below which of the 2³² numbers from −2³¹ on a weight is dropped."""
     return min(round(dropout * 2**32), 2**32 - 1) - 2**31
@@ -96,11 +76,14 @@ def keep_mask(seed: Int[Tensor, "1"], maps: int, n: int, dropout: float) -> Bool
         n: Queries, and keys, of a map.
         dropout: Probability of dropping a weight.
     """
-    first, second, *_ = philox(seed, torch.arange(maps, device=seed.device))
+    number = torch.arange(maps, device=seed.device)
+    none = torch.zeros_like(number)
+    key = seed & WORD, (seed >> 32) & WORD
+    first, second, *_ = philox((number, none, none, none), key)
     place = torch.arange(n * n, device=seed.device)
-    x = (_times(place, 0x9E3779B9)[1] + first[:, None]) & _WORD
-    x = _times(x ^ (x >> 16), 0x7FEB352D)[1]
-    x = _times(x ^ (x >> 15) ^ second[:, None], 0x846CA68B)[1]
+    x = (multiply(place, 0x9E3779B9)[1] + first[:, None]) & WORD
+    x = multiply(x ^ (x >> 16), 0x7FEB352D)[1]
+    x = multiply(x ^ (x >> 15) ^ second[:, None], 0x846CA68B)[1]
     signed = torch.where(x < 2**31, x, x - 2**32)
     return (signed >= threshold_of(dropout)).view(maps, n, n)
 
