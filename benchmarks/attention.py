@@ -98,7 +98,8 @@ def today(shape, qkv, scale, bias, before, after, mask):
     hidden = torch.eye(q.shape[-2], dtype=torch.bool, device=q.device) if shape.local else None
     if shape.talking:
         scores = torch.einsum("bhij,hg->bgij", q @ k.transpose(-2, -1), before.to(q.dtype))
-        weight = scores.masked_fill(hidden, -math.inf).softmax(-1, dtype=torch.float32)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        weight = scores.masked_fill(hidden, -math.inf).softmax(-1, dtype=wide)
         weight = torch.einsum("bhij,hg->bgij", weight, after)
         y = weight.to(v.dtype) @ v
     else:

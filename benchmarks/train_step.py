@@ -143,7 +143,8 @@ def profile(function, steps):
     """Milliseconds and number of kernels of a step, by kind, and the longest kernels."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         function()
-    kinds, kernels, names = collections.Counter(), 0, collections.Counter()
+    kinds, kernels = collections.Counter(), 0
+    names, calls = collections.Counter(), collections.Counter()
     for event in profiler.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
             text = event.name.lower()
@@ -152,12 +153,15 @@ def profile(function, steps):
             )
             took = event.time_range.elapsed_us() / 1e3 / steps
             kinds[kind] += took
-            names[event.name[:80]] += took
+            names[event.name[:120]] += took
+            calls[event.name[:120]] += 1
             kernels += 1
     return {
         "ms": dict(kinds.most_common()),
         "kernels": kernels / steps,
-        "longest": dict(names.most_common(12)),
+        "longest": {
+            name: {"ms": took, "calls": calls[name] / steps} for name, took in names.most_common(30)
+        },
     }
 
 

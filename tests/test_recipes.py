@@ -231,6 +231,14 @@ def test_auto_chooses_by_time():
     assert not chosen("auto", device="cpu", epochs=3.0).augment.mixed
 
 
+def test_auto_compiles_less_where_a_gpu_has_little_time():
+    gpu = {"device": "cuda", "speed": RECORDED["cuda"], "epochs": None}
+    assert chosen("auto", minutes=5, **gpu).loop.regional
+    assert not chosen("auto", minutes=25, **gpu).loop.regional
+    assert not chosen("auto", minutes=5, **{**gpu, "device": "cpu", "speed": SPEED}).loop.regional
+    assert not chosen("auto", minutes=5, model="cait_24_p4", **gpu).loop.regional  # a quarter slower
+
+
 def test_auto_looks_closer_where_there_is_time():
     photos = {"shared_size": None, "typical_side": 300, "images": 1_600, "device": "cpu"}
     assert chosen("auto", **photos, speed=SPEED, minutes=1).data.image_size == 64

@@ -1,16 +1,29 @@
 """Loads the compiler while images are decoded: it takes seconds, and its helpers more."""
 
 import importlib
+import sys
 import threading
 from contextlib import suppress
 
 import torch
 
 _loading: list[threading.Thread] = []
+#: Seconds after which threads take turns while it is loaded. Reading a file lets go of the
+#: interpreter for each part, and would wait Python's usual 5 ms to get it back: thousands of times.
+_TURN = 1e-4
 
 
 def _load() -> None:
     """Imports the compiler, and starts the processes in which it compiles."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(_TURN, usual))
+    try:
+        _import()
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _import() -> None:
     with suppress(Exception):  # whoever compiles will hear of it
         importlib.import_module("torch._dynamo")
         importlib.import_module("torch._inductor.compile_fx")
