@@ -236,7 +236,9 @@ def test_auto_compiles_less_where_a_gpu_has_little_time():
     assert chosen("auto", minutes=5, **gpu).loop.regional
     assert not chosen("auto", minutes=25, **gpu).loop.regional
     assert not chosen("auto", minutes=5, **{**gpu, "device": "cpu", "speed": SPEED}).loop.regional
-    assert not chosen("auto", minutes=5, model="cait_24_p4", **gpu).loop.regional  # a quarter slower
+    assert not chosen(
+        "auto", minutes=5, model="cait_24_p4", **gpu
+    ).loop.regional  # a quarter slower
 
 
 def test_auto_looks_closer_where_there_is_time():

@@ -10,8 +10,8 @@ import typer
 
 from smallvit.cli.app import app, refusal, typed
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
-from smallvit.cli.showing import renderables, showing
-from smallvit.cli.terminal import legible, say
+from smallvit.cli.showing import columns_that_fit, renderables, showing
+from smallvit.cli.terminal import say
 
 if TYPE_CHECKING:
     from smallvit.experiments.cluster import Place
@@ -327,20 +327,19 @@ def _conduct(folder: Path, on: str | None, cores: int | None) -> bool:
 def _list_rows(results: Path) -> None:
     """Every row of the papers, with what has been run."""
     from rich.console import Console
-    from rich.table import Table as RichTable
 
     from smallvit.experiments.reproduce import overview
 
-    shown = RichTable(
-        *("row", "paper", "model", "recipe", "images seen", "published", "ours", "seeds"),
-        box=None,
-        pad_edge=False,
-    )
+    headings = ("row", "published", "ours", "seeds", "model", "recipe", "images seen", "paper")
+    rows = []
     for row, result in overview(results):
-        seen = f"{row.images_seen:,}" if row.images_seen else "–"
-        ours, seeds = ("not run", "") if result is None else (result.spread(), "")
+        ours, seeds = "not run", ""
         if result is not None:
-            seeds = str(len(result.trainings))
-        about = (row.key, row.paper, row.model, row.recipe, seen, f"{row.accuracy:g}")
-        shown.add_row(*map(legible, (*about, ours, seeds)))
-    Console().print(shown)
+            ours, seeds = result.spread(), str(len(result.trainings))
+        seen = f"{row.images_seen:,}" if row.images_seen else "–"
+        published = f"{row.accuracy:g}"
+        rows.append((row.key, published, ours, seeds, row.model, row.recipe, seen, row.paper))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 160  # whole lines for whoever reads them next
+    console.print(columns_that_fit(headings, rows, console.width))

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,23 +33,30 @@ def renderables(sheet: "Sheet", width: int) -> "Iterator[RenderableType]":
 
 def _table(table: "Table", width: int) -> "RenderableType":
     """As many columns, from the left, as fit beside each other; the page has all."""
+    return columns_that_fit(
+        table.columns, [[cell.text for cell in row] for row in table.rows], width
+    )
+
+
+def columns_that_fit(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> "RenderableType":
+    """A table of the first columns, as many as `width` characters hold, at least one."""
     from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(box=None, pad_edge=False)
     lengths = [
-        max(
-            cell_len(legible(text)) for text in [heading, *(row[number].text for row in table.rows)]
-        )
-        for number, heading in enumerate(table.columns)
+        max(cell_len(legible(text)) for text in [heading, *(row[number] for row in rows)])
+        for number, heading in enumerate(headings)
     ]
     fitting = [n for n in range(len(lengths)) if not n or sum(lengths[: n + 1]) + 2 * n <= width]
     for number in fitting:
         justify: Literal["left", "right"] = "right" if number else "left"
-        shown.add_column(legible(table.columns[number]), justify=justify, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(Text(legible(row[number].text)) for number in fitting))
+        shown.add_column(legible(headings[number]), justify=justify, overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(legible(row[number])) for number in fitting))
     return shown
 
 

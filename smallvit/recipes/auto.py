@@ -24,7 +24,9 @@ _GPU_START = 60.0  # and compiling
 _CEILING = 70_000.0  # images per second of a GPU, however small the model
 _INFERENCE = 2.5  # images per second of a test over those of training
 _MOST = 200.0  # passes of a run whose time is not given
-_SHORT = 600.0  # seconds below which a GPU gains by compiling blocks alone: 20 s earlier, 3 % slower
+_SHORT = (
+    600.0  # seconds below which a GPU gains by compiling blocks alone: 20 s earlier, 3 % slower
+)
 
 #: The least images seen, and passes, that a size of HCT needs to be better than the one before it.
 _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from smallvit.data import Dataset, Loader
+from smallvit.evaluation.measure import Precision
 from smallvit.runs.config import RunConfig
 from smallvit.training.distributed import World
 from smallvit.training.objective import CALIBRATED
@@ -15,8 +16,8 @@ from smallvit.training.step import Stepper
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.06  # most of the time that goes into validation
-_TRIAL, _TRIAL_SECONDS = 0.02, 3.0  # of the budget, and at most, spent on measuring
-_STATISTICS = 1e-4  # seconds per tested image, for intervals and predictions
+_TRIAL, _TRIAL_SECONDS = 0.01, 3.0  # of the budget, and at most, spent on measuring
+_STATISTICS = 4e-5  # seconds per tested image, for intervals and predictions
 _WRITING = 0.5  # seconds, for weights and other files
 
 
@@ -120,7 +121,8 @@ def plan_steps(
             end + test,
         )
     every = every or validation_interval(steps, loader.steps_per_epoch)
-    return steps, min(every, steps), pace
+    # A number of steps that may still grow does not shorten the interval.
+    return steps, every if pace else min(every, steps), pace
 
 
 def _measure(
@@ -147,12 +149,17 @@ def _measure(
             times.append(clock() - started)
         number += 1
     stepper.restore(saved)
-    stepper.evaluated().try_inference(dataset, world)  # a first time is slower than the others
-    started = clock()
-    count = stepper.evaluated().try_inference(dataset, world)
-    per_image = (clock() - started) / max(count, 1)
+    objective = stepper.evaluated()
+
+    def per_image(precision: Precision) -> float:
+        objective.try_inference(dataset, world, precision)  # a first time is slower
+        started = clock()
+        count = objective.try_inference(dataset, world, precision)
+        return (clock() - started) / max(count, 1)
+
     validated, tested = (len(dataset.splits.get(name, ())) for name in ("val", "test"))
+    validation = validated * per_image(objective.precision) if validated else 0.0
     # After the last step the validation images come once more, and some of them for calibration.
-    end = validated * per_image + tested * _STATISTICS + _WRITING
-    test = (min(validated, CALIBRATED) + tested) * per_image
-    return max(sum(times) / len(times), 1e-9), validated * per_image, end, test
+    end = validation + tested * _STATISTICS + _WRITING
+    test = (min(validated, CALIBRATED) + tested) * per_image("fp32")
+    return max(sum(times) / len(times), 1e-9), validation, end, test

@@ -69,8 +69,7 @@ def run_loop(training: Training) -> None:
                 if training.pace is not None:
                     training.pace.begin(progress.step)
             training.log.advance(progress.step, progress.steps)
-            last = progress.step == progress.steps
-            validates = last or progress.step % (config.loop.every or progress.steps) == 0
+            validates = _validates(progress, config.loop.every or progress.steps)
             if validates or progress.step % _CHECK == 0:
                 training.stepper.check()
             if validates:
@@ -93,6 +92,12 @@ def run_loop(training: Training) -> None:
             if validates and training.stepper.world.agree(due) and not progress.ended:
                 save(training)
                 saved = clock()
+
+
+def _validates(progress: Progress, every: int) -> bool:
+    """Every so many steps and at the end, but not a moment before the end."""
+    left = progress.steps - progress.step
+    return left == 0 or (progress.step % every == 0 and 3 * left >= every)
 
 
 def _take_step(training: Training) -> None:

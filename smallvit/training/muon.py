@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from smallvit.devices import prefers_bf16
 from smallvit.models.base import Backbone
 from smallvit.models.parameters import input_sizes
+from smallvit.training.adamw import AdamW
 from smallvit.transfer.channels import input_keys_of_timm
 from smallvit.transfer.state_dicts import head_names
 
@@ -63,7 +64,7 @@ def orthogonalised(batch: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
     return x
 
 
-class Muon(torch.optim.AdamW):
+class Muon(AdamW):
     """AdamW whose groups with `orthogonal` take steps of Muon instead.
 
     The state of a matrix is its momentum; that of all others is AdamW's. Learning rates may be

@@ -135,12 +135,20 @@ class Objective(nn.Module):
         means = (world.total(sums) / len(pixels)).tolist()
         return dict(zip(("loss", *self.numbers), means, strict=True))
 
-    def try_inference(self, dataset: Dataset, world: World) -> int:
-        """Shows a few images to the model as the test does; returns how many all processes saw."""
+    def try_inference(self, dataset: Dataset, world: World, precision: Precision) -> int:
+        """Shows a few images to the model as a test does; returns how many all processes saw."""
         split = next(name for name in ("test", "val", "train") if name in dataset.splits)
         pixels = dataset.pixels(split)[:_TRIED]
         mean, std = dataset.statistics
-        logits_of(self.model, pixels, mean=mean, std=std, batch_size=_BATCH, device=world.device)
+        logits_of(
+            self.model,
+            pixels,
+            mean=mean,
+            std=std,
+            batch_size=_BATCH,
+            device=world.device,
+            precision=precision,
+        )
         return len(pixels) * world.size
 
     def evaluate(

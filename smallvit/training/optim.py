@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from smallvit.models.parameters import depths, frozen_below, undecayed
 from smallvit.runs.config import OptimConfig, ScheduleConfig
+from smallvit.training.adamw import AdamW
 from smallvit.training.muon import Muon, matrices
 
 #: The names of `optim.optimizer`; each takes the groups and options of AdamW.
-OPTIMISERS: dict[str, type[torch.optim.AdamW]] = {"adamw": torch.optim.AdamW, "muon": Muon}
+OPTIMISERS: dict[str, type[AdamW]] = {"adamw": AdamW, "muon": Muon}
 
 
 def freeze(model: nn.Module, layers: int) -> int:
@@ -67,7 +68,7 @@ def parameter_groups(
     ]
 
 
-def make_optimiser(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.AdamW:
+def make_optimiser(groups: list[dict[str, Any]], config: OptimConfig) -> AdamW:
     """The config's, fused; on a GPU learning rates are tensors, which a CUDA graph reads anew."""
     device = groups[0]["params"][0].device
     on_gpu = device.type == "cuda"

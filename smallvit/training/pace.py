@@ -66,8 +66,9 @@ class Pace:
         until = self.started + (1 - _MARGIN) * self.seconds - self.reserve
         left = (until - self.clock()) / self.step_seconds  # in steps
         about = left / (1 + self.validation / self.every)
-        between = int(step + max(about, 0)) // self.every - step // self.every  # validations
-        return int(left - between * self.validation)
+        # Validations between now and then; there is none a moment before the end.
+        between = int(step + max(about, 0) - self.every / 3) // self.every - step // self.every
+        return int(left - max(between, 0) * self.validation)
 
     @property
     def over(self) -> bool:

@@ -251,7 +251,13 @@ class Stepper:
 
     def _seed_dropout(self, step: int) -> None:
         """So that dropout, which draws from torch's generator, does not depend on earlier steps."""
-        torch.manual_seed((self.config.seed * 1_000_003 + step) * 4096 + self.world.rank)
+        seed = (self.config.seed * 1_000_003 + step) * 4096 + self.world.rank
+        # As torch.manual_seed does, without looking for other devices: that takes longer.
+        torch.default_generator.manual_seed(seed)
+        if self.world.device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
+        elif self.world.device.type == "mps":
+            torch.mps.manual_seed(seed)
 
     def _replay(self, batch: Batch, step: int, mixed: bool) -> None:
         if mixed not in self._graphs:

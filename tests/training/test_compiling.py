@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import torch
+
+from smallvit.training.adamw import AdamW
+
 CODE = """
 import sys, torch
 from smallvit.training.compiling import load_compiler, wait_for_compiler
@@ -11,12 +15,29 @@ load_compiler(torch.device("cpu"), None)
 load_compiler(torch.device("cuda"), False)
 wait_for_compiler()
 import smallvit.training.train
+from smallvit.training.adamw import AdamW
+weight = torch.nn.Parameter(torch.ones(2, 2))
+optimiser = AdamW([weight], fused=True)
+weight.sum().backward()
+optimiser.step()
+optimiser.zero_grad()
 assert "torch._dynamo" not in sys.modules
 load_compiler(torch.device("cuda"), None)
 load_compiler(torch.device("cuda"), None)  # once is enough
 wait_for_compiler()
 assert "torch._inductor.compile_fx" in sys.modules
 """
+
+
+def test_adamw_is_that_of_torch():
+    weights = [torch.nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4)) for _ in range(2)]
+    for weight, kind in zip(weights, (AdamW, torch.optim.AdamW), strict=True):
+        optimiser = kind([weight], lr=0.1, weight_decay=0.1, fused=True)
+        for _ in range(3):
+            optimiser.zero_grad()
+            weight.square().sum().backward()
+            optimiser.step()
+    assert torch.equal(*weights)
 
 
 def test_it_is_loaded_only_for_runs_that_compile():
