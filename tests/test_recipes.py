@@ -229,6 +229,10 @@ def test_auto_chooses_by_time():
     assert gpu.augment.mixed
     assert chosen("auto", device="cpu", epochs=3.0).schedule.epochs == 3
     assert not chosen("auto", device="cpu", epochs=3.0).augment.mixed
+    assert chosen("auto", device="cpu", epochs=3.0).model.options == {"narrow_depth": 0}
+    assert chosen("auto", device="cpu", epochs=3.0, model="hct_s_p8").model.options == {}
+    assert chosen("auto", device="cpu", epochs=30.0).model.options == {}
+    assert chosen("auto", device="cuda", epochs=3.0).model.options == {}
 
 
 def test_auto_compiles_less_where_a_gpu_has_little_time():
