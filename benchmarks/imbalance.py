@@ -16,7 +16,7 @@ training images are, the recalls weighted by their shares: on a balanced test sp
 the same number.
 
 Each cell is a file in --out, so that a command that is repeated goes on; without DATA only the
-table is printed. Beside busy neighbours set OMP_WAIT_POLICY=passive, as `smallvit` does by itself.
+table is printed. Beside busy neighbours set GOMP_SPINCOUNT=2000, as `smallvit` does by itself.
 """
 
 import argparse

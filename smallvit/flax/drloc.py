@@ -1,6 +1,7 @@
 """Dense relative localization (arXiv 2106.03746): a loss that teaches tokens their positions.
 
-It is a training loss: its perceptron belongs to the loss and never to the model.
+It is a training loss: its perceptron belongs to the loss and never to the model. `RELEASED` has the
+options with which the released code differs from the paper.
 """
 
 from typing import Literal, get_args
@@ -16,18 +17,30 @@ from smallvit.flax.models import Features
 Mode = Literal["l1", "ce", "cbr"]
 Grid = tuple[int, int]
 
+#: Options of `DRLoc` as the released code has them.
+RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True}
+
 _FINEST = 7
 _VARIANCE_WEIGHT = 1e-3
 _VARIANCE_EPS = 1e-8
 
 
-def pool_grid(features: Features) -> tuple[Float[Array, "B n D"], Grid]:
-    """Tokens on a grid of about 7×7 or coarser, and that grid; a last odd row or column is kept."""
+def pool_grid(
+    features: Features, *, overlapping: bool = False
+) -> tuple[Float[Array, "B n D"], Grid]:
+    """Tokens on a grid of about 7×7 or coarser, and that grid; a last odd row or column is kept.
+
+    Cells of s tokens, or overlapping ones of 2s − 1 that are s apart.
+    """
     batch, _, dim = features.tokens.shape
     strides = tuple(max(round(side / _FINEST), 1) for side in features.grid)
-    padding = [(0, -side % step) for side, step in zip(features.grid, strides, strict=True)]
+    window = tuple(2 * step - 1 for step in strides) if overlapping else strides
+    padding = [
+        (step - 1, step - 1) if overlapping else (0, -side % step)
+        for side, step in zip(features.grid, strides, strict=True)
+    ]
     image = features.tokens.reshape(batch, *features.grid, dim)
-    image = nn.avg_pool(image, strides, strides, padding, count_include_pad=False)
+    image = nn.avg_pool(image, window, strides, padding, count_include_pad=False)
     _, rows, columns, _ = image.shape
     return image.reshape(batch, -1, dim), (rows, columns)
 
@@ -45,6 +58,7 @@ class DRLoc(nn.Module):
         normalised: Divides l1's targets by the grid's side, as in the paper.
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
+        overlapping: Pools finer grids with windows of 2s − 1 at stride s instead of s.
     """
 
     mode: Mode = "l1"
@@ -52,6 +66,7 @@ class DRLoc(nn.Module):
     normalised: bool = True
     hidden: int = 512
     hidden_layers: int = 1
+    overlapping: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -73,7 +88,7 @@ class DRLoc(nn.Module):
             key: Draws the pairs, uniform over the grid and independent.
             pairs: The tokens of each pair, instead of drawing them.
         """
-        tokens, grid = pool_grid(features)
+        tokens, grid = pool_grid(features, overlapping=self.overlapping)
         batch, count, _ = tokens.shape
         if pairs is None:
             pairs = jax.random.randint(key, (2, batch, self.pairs), 0, count)

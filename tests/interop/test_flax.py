@@ -16,6 +16,7 @@ from smallvit.interop.flax import to_flax, to_torch
 from smallvit.interop.references import load_reference
 from smallvit.layers import Features, resample
 from smallvit.losses import DRLoc
+from smallvit.losses.drloc import RELEASED
 from smallvit.models import create_model, list_models
 from smallvit.models.build import make_config
 from tests.golden import reference as golden
@@ -218,17 +219,19 @@ def test_resized_models_agree(position):
 
 @pytest.mark.parametrize("mode", ["l1", "ce", "cbr"])
 @pytest.mark.parametrize("grid", [(3, 5), (15, 14)])
-def test_drloc_agrees(mode, grid):
+@pytest.mark.parametrize("options", [{}, RELEASED], ids=["ours", "released"])
+def test_drloc_agrees(mode, grid, options):
     torch.manual_seed(0)
     tokens = torch.randn(2, grid[0] * grid[1], 6)
-    loss = DRLoc(6, grid, mode=mode, pairs=9, hidden=8)
+    loss = DRLoc(6, grid, mode=mode, pairs=9, hidden=8, **options)
     pairs = loss.draw(2, torch.device("cpu"), torch.Generator().manual_seed(1))
     pooled = tokens.mean(1)
     expected = loss(Features(tokens, grid, pooled), torch.Generator().manual_seed(1)).item()
     features = port.Features(
         tokens=jnp.asarray(tokens.numpy()), pooled=jnp.asarray(pooled.numpy()), grid=grid
     )
-    twin = port.DRLoc(mode=mode, pairs=9, hidden=8)
+    assert port.drloc.RELEASED == RELEASED
+    twin = port.DRLoc(mode=mode, pairs=9, hidden=8, **options)
     key = jax.random.PRNGKey(0)
     found = jax.jit(twin.apply)(to_flax(loss), features, key, pairs.numpy())
     assert found == pytest.approx(expected, rel=1e-5)
