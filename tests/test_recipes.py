@@ -218,8 +218,10 @@ def test_auto_chooses_by_time():
     cpu = {"device": "cpu", "speed": SPEED, "images": 5_000, "classes": 10, "epochs": None}
     one, eight = (chosen("auto", minutes=m, **cpu) for m in (1, 8))
     assert one.model.name == eight.model.name == "hct_s_p8"
-    assert (one.augment.mixed, one.augment.policy, one.augment.padding) == (False, "none", 4)
+    assert (one.augment.mixed, one.augment.policy, one.augment.padding) == (False, "none", 2)
     assert eight.augment.mixed
+    few, once = (chosen("auto", device="cpu", epochs=e).augment for e in (5.0, 1.0))
+    assert (few.padding, few.flip, once.padding, once.flip) == (0, 0.5, 0, 0)
     assert (one.optim.optimizer, one.optim.muon_decay) == ("muon", 1.0)
     assert one.optim.muon_lr >= eight.optim.muon_lr == 0.01
     slow = chosen("auto", minutes=1, **{**cpu, "speed": 500.0})

@@ -48,7 +48,7 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     run = Run.open(out)
     assert run.finished
     assert run.config.schedule.steps == 3
-    assert run.config.model.options == {"dim": 32, "num_heads": 2}
+    assert run.config.model.options == {"narrow_depth": 0, "dim": 32, "num_heads": 2}
     accuracy = json.loads((out / "evaluation.json").read_text())["accuracy"]["value"]
     assert f"{100 * accuracy:.1f} %" in done.output
     again = smallvit(f"train -c {out}/config.yaml --out {tmp_path}/again")

@@ -32,7 +32,8 @@ _SHORT = (
 _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}
 #: The least passes for images of this many pixels, where they are as large.
 _SIDES = {64: 0, 128: 60, 160: 400}
-_MIXING, _STRONG = 25, 120  # passes from which mixing pays, and stronger augmentation
+#: Passes from which mirroring, crops, mixing and more pay: an image that is seen once is new.
+_MIRRORING, _CROPPING, _MIXING, _STRONG = 2, 10, 25, 120
 _NARROW = 5  # passes from which the narrow stage of HCT pays on a CPU
 
 
@@ -174,11 +175,10 @@ def _optim(name: str, steps: float, batch: int) -> OptimConfig:
 
 def _augment(facts: Facts, size: Size, batch: int, passes: float) -> AugmentConfig:
     """Crops and mirroring; the more passes, the stronger, but gentle for grey thumbnails."""
-    flip, side = 0.5 if facts.mirrored else 0.0, max(size)
+    flip, side = 0.5 if facts.mirrored and passes >= _MIRRORING else 0.0, max(size)
     thumbnails = side <= SMALL and facts.channels == 1
-    plain = AugmentConfig(
-        flip=flip, padding=max(1, side // (14 if thumbnails else 8)), smoothing=0.1
-    )
+    padding = max(1, side // (14 if thumbnails else 16 if passes < _MIXING else 8))
+    plain = AugmentConfig(flip=flip, padding=padding if passes >= _CROPPING else 0, smoothing=0.1)
     if thumbnails or passes < _MIXING:
         return plain
     mixes, strong = batch % 8 == 0, passes >= _STRONG

@@ -154,7 +154,9 @@ def size_reason(facts: Facts, size: Size | None = None, why: str = "") -> dict[s
 
 def augment_reason(config: AugmentConfig, facts: Facts) -> str:
     """What is done to the images."""
-    parts = ["crops"]
+    parts = []
+    if config.padding or config.resized_crop:
+        parts.append("crops")
     if config.flip:
         parts.append("mirroring")
     if config.policy != "none":
@@ -164,4 +166,4 @@ def augment_reason(config: AugmentConfig, facts: Facts) -> str:
     if config.erasing:
         parts.append("erasing")
     why = "" if facts.mirrored else "; no mirroring, the audit says it matters here"
-    return f"augmentation: {', '.join(parts)}{why}"
+    return f"augmentation: {', '.join(parts) or 'none'}{why}"
