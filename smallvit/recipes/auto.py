@@ -24,9 +24,8 @@ _GPU_START = 60.0  # and compiling
 _CEILING = 70_000.0  # images per second of a GPU, however small the model
 _INFERENCE = 2.5  # images per second of a test over those of training
 _MOST = 200.0  # passes of a run whose time is not given
-_SHORT = (
-    600.0  # seconds below which a GPU gains by compiling blocks alone: 20 s earlier, 3 % slower
-)
+#: Seconds of a run below which a GPU gains by compiling blocks alone: 20 s sooner, 3 % slower.
+_SHORT = 600.0
 
 #: The least images seen, and passes, that a size of HCT needs to be better than the one before it.
 _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}
@@ -70,7 +69,7 @@ def auto(facts: Facts) -> Choice:
     steps = epochs * facts.images / batch
     config = RunConfig(
         data=DataConfig(image_size=fit.size),
-        model=ModelConfig(name=fit.name, options=_options(facts, fit, epochs)),
+        model=ModelConfig(name=fit.name, options=_options(facts, epochs)),
         augment=_augment(facts, fit.size, batch, epochs),
         loss=LossConfig(balanced=facts.imbalance >= _IMBALANCE),
         optim=_optim(fit.name, steps, batch),
@@ -80,7 +79,7 @@ def auto(facts: Facts) -> Choice:
     return Choice(config, _reasons(facts, fit, config))
 
 
-def _options(facts: Facts, fit: _Fit, epochs: float) -> dict[str, int]:
+def _options(facts: Facts, epochs: float) -> dict[str, int]:
     """For few passes on a CPU the narrow stage is left out: a fifth faster."""
     few = facts.device == "cpu" and epochs < _NARROW
     return {"narrow_depth": 0} if few and facts.model is None else {}
