@@ -223,7 +223,7 @@ def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
 
 def _strength(passes: float) -> str:
     if passes < _MIXING:
-        return "; little, as an image is seen only " + (
+        return "; an image is seen only " + (
             "once or less" if passes < 1.5 else f"about {passes:.0f} times"
         )
     return f"; an image is seen about {passes:.0f} times"
