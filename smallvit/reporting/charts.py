@@ -19,7 +19,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 22, 14, 42
 _DOTTED = 30
 
 _NAMES = {"accuracy": "Accuracy", "loss": "Loss"}
-_KINDS = {"val": "validation", "train": "training (augmented images)"}
+_KINDS = {"val": "validation", "train": "training (images as seen)"}
 
 Point = tuple[float, float]
 Log = Sequence[Mapping[str, Any]]

@@ -52,7 +52,7 @@ def _about_training(facts: RunFacts) -> list[str]:
     epochs = counted(float(f"{images / max(counts.get('train', 1), 1):.3g}"), "epoch")
     device = run.info.get("device", "an unknown device").replace("cpu", "a CPU")
     training = (
-        f"It saw {counted(images, 'augmented image')} in {counted(steps, 'step')} "
+        f"It saw {counted(images, 'image')} in {counted(steps, 'step')} "
         f"({epochs}), in {duration(trained_seconds(facts))} on {device}."
     )
     if not run.finished:
