@@ -85,7 +85,8 @@ def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, 
     np.testing.assert_allclose(losses(captured), losses(unfused), rtol=2e-2)
     np.testing.assert_allclose(losses(captured), losses(plain), rtol=1e-3)
     np.testing.assert_allclose(losses(compiled), losses(plain), rtol=2e-2)
-    np.testing.assert_allclose(losses(captured, "val"), losses(plain, "val"), rtol=2e-3)
+    # Gradients of convolutions are added in any order, and every step magnifies the difference.
+    np.testing.assert_allclose(losses(captured, "val"), losses(plain, "val"), rtol=1e-2)
 
 
 @pytest.mark.parametrize("hybrid", [[], HYBRID], ids=["vit", "hybrid"])

@@ -10,8 +10,9 @@ from smallvit.layers.kernels.operator import attention
 from smallvit.layers.kernels.plain import Windows
 from smallvit.layers.kernels.talking_operator import talking_attention
 
-#: Tokens that attend to each other, and widths of a head, for which the programs were made.
-LONGEST = 1024
+#: Tokens that attend to each other, and widths of a head, for which the programs were made: those
+#: of 32×32 patches, and class tokens.
+LONGEST = 1040
 WIDTHS = range(16, 129)
 #: Talking heads are held at once: how many, and bytes of a token in all of them.
 TALKERS = 8
