@@ -3,7 +3,7 @@
 import math
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zipfile import BadZipFile, ZipFile, ZipInfo, is_zipfile
 
 import numpy as np
@@ -14,6 +14,7 @@ from smallvit.data.sources import SPLITS, split_name, split_names
 from smallvit.text import shown, some
 
 _NAMES = ("images", "labels", "split", "classes", "class_names")
+_PIECE = 2**24  # bytes that are read at a time
 _LAYOUT = (
     "expected are the arrays images (uint8, N×H×W or N×H×W×channels), labels (N whole numbers or "
     "names) and optionally split (N names) and classes (names)"
@@ -117,9 +118,9 @@ def _member(archive: ZipFile, item: ZipInfo, title: str) -> np.ndarray:
             raise ValueError(f"{title} is not an array of NumPy's: {_LAYOUT}") from error
         try:
             if version == (1, 0):
-                shape, _, kind = np.lib.format.read_array_header_1_0(file)
+                shape, by_column, kind = np.lib.format.read_array_header_1_0(file)
             else:
-                shape, _, kind = np.lib.format.read_array_header_2_0(file)
+                shape, by_column, kind = np.lib.format.read_array_header_2_0(file)
         except Exception as error:  # pylint: disable=broad-exception-caught
             # Garbage stops NumPy, the tokenizer or the parser, each in its own way.
             raise ValueError(f"{title} is damaged: its header cannot be read") from error
@@ -134,17 +135,26 @@ def _member(archive: ZipFile, item: ZipInfo, title: str) -> np.ndarray:
                 f"{title} is damaged: its header says {promised:,} bytes, shaped {shape}, and "
                 f"{held:,} are there"
             )
-    try:
-        with archive.open(item) as file:
-            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-    except ValueError as error:
-        raise ValueError(f"{title} is damaged: {error}") from error
-    except MemoryError as error:
-        raise ValueError(
-            f"{title} needs {promised / 1e9:,.1f} GB of memory, and there is not so much: save "
-            "smaller images, or a folder of image files, which are read one by one"
-        ) from error
-    return array
+        try:
+            data = np.empty(promised, np.uint8)
+        except MemoryError as error:
+            raise ValueError(
+                f"{title} needs {promised / 1e9:,.1f} GB of memory, and there is not so much: save "
+                "smaller images, or a folder of image files, which are read one by one"
+            ) from error
+        _fill(data, file)
+    return np.ndarray(shape, kind, data, order="F" if by_column else "C")
+
+
+def _fill(data: UInt8[np.ndarray, " N"], file: IO[bytes]) -> None:
+    """Reads all bytes, in large pieces: after each it may have to wait for busy threads."""
+    at = 0
+    while at < len(data):
+        piece = file.read(min(_PIECE, len(data) - at))
+        if not piece:
+            raise EOFError(f"it ends after {at:,} of {len(data):,} bytes")
+        data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
 
 
 def _texts(cells: np.ndarray) -> list[str]:

@@ -26,6 +26,7 @@ from smallvit.text import counted
 logger = logging.getLogger(__name__)
 
 DIGEST = 16
+_TOGETHER = 2**23  # pixels that are surveyed at a time
 _VERSION = 1
 _DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error),
@@ -141,11 +142,12 @@ def survey_array(images: UInt8[np.ndarray, "N H W C"]) -> Survey:
     count, height, width, channels = images.shape
     thumbs = np.empty((count, THUMB, THUMB), np.uint8)
     contrast = np.empty(count, np.int64)
-    for start in range(0, count, 1024):
-        part = torch.from_numpy(images[start : start + 1024].mean(3, dtype=np.float32))
-        contrast[start : start + 1024] = (part.amax((1, 2)) - part.amin((1, 2))).ceil().numpy()
+    many = max(1, _TOGETHER // (height * width))
+    for start in range(0, count, many):
+        part = torch.from_numpy(images[start : start + many].mean(3, dtype=np.float32))
+        contrast[start : start + many] = (part.amax((1, 2)) - part.amin((1, 2))).ceil().numpy()
         small = F.interpolate(part[:, None], (THUMB, THUMB), mode="bilinear", antialias=True)
-        thumbs[start : start + 1024] = small[:, 0].round().clamp(0, 255).numpy()
+        thumbs[start : start + many] = small[:, 0].round().clamp(0, 255).numpy()
     flat = np.ascontiguousarray(images).reshape(count, -1)
     return Survey(
         digests=np.frombuffer(b"".join(digest(row.data) for row in flat), np.uint8).reshape(
