@@ -358,6 +358,12 @@ def test_what_is_requested_goes_before_the_recipe(photos):
     assert plan(str(photos), model="auto", device="cpu").config.model.name == "hct_s_p8"
 
 
+def test_a_plan_leaves_what_is_requested_as_it_is(photos):
+    changes = {"data": {"source": str(photos)}, "model": {"name": "auto"}}
+    plan(changes=changes, speed=1e5)
+    assert changes["model"] == {"name": "auto"}
+
+
 @pytest.mark.parametrize(
     ("requested", "path"),
     [

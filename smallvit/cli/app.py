@@ -3,12 +3,16 @@
 import logging
 import shlex
 import sys
+import time
 from typing import Annotated
 
 import typer
 
 import smallvit
 from smallvit.cli.terminal import say
+
+#: When the command began, for those whose time is limited.
+STARTED = time.monotonic()
 
 app = typer.Typer(
     help="Vision transformers that learn from small datasets.",

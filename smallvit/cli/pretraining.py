@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from smallvit.cli.app import app
+from smallvit.cli.app import STARTED, app, typed
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
 from smallvit.cli.terminal import say
 
@@ -52,7 +52,8 @@ def pretrain(
         out=out,
         dataset=planned.dataset,
         audited=planned.audit,
-        command=shlex.join(["smallvit", *sys.argv[1:]]),
+        command=typed(),
+        started=STARTED,
     )
     folder = shlex.quote(str(run.folder))
     if not run.finished:

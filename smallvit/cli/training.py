@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smallvit.cli.app import app, refusal, typed
+from smallvit.cli.app import STARTED, app, refusal, typed
 from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
 from smallvit.cli.terminal import say
 from smallvit.cli.watching import watched
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from smallvit.recipes import Plan
     from smallvit.runs import Run, RunConfig
 
-_STARTED = time.monotonic()
 _option = partial(typer.Option, rich_help_panel=RUN)
 
 
@@ -109,7 +107,7 @@ def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:
     for reason in planned.reasons.values() if planned else ():
         say(reason, err=True)
     if config.data.folds:
-        _show_folds(train_folds(config, out=out, command=typed(), started=_STARTED))
+        _show_folds(train_folds(config, out=out, command=typed(), started=STARTED))
         return
     run = _train(planned, config, out)
     _show(run)
@@ -126,7 +124,7 @@ def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Ru
         dataset=planned.dataset if planned else None,
         audited=planned.audit if planned else None,
         command=typed(),
-        started=_STARTED,
+        started=STARTED,
     )
 
 

@@ -55,17 +55,22 @@ def check_probabilities(
         )
 
 
+class NotFiniteError(ValueError):
+    """Logits are infinite or not a number."""
+
+
 def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None:
     """Refuses logits that are not finite.
 
     Raises:
-        ValueError: Some are infinite or not a number.
+        NotFiniteError: Some are infinite or not a number.
+        ValueError: They have another shape.
     """
     if logits.ndim != 2:
         raise ValueError(f"expected {what} as (images, classes), got {logits.shape}")
     bad = ~np.isfinite(logits).all(1)
     if bad.any():
-        raise ValueError(
+        raise NotFiniteError(
             f"{bad.sum():,} of {len(bad):,} images have {what} that are not finite, the first at "
             f"index {int(bad.argmax())}: the model has diverged, or its precision is too low"
         )

@@ -1,5 +1,6 @@
 """`evaluate`: how good a trained model is."""
 
+import logging
 import os
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from smallvit.data.sources import SPLITS
 from smallvit.devices import choose_device
 from smallvit.evaluation import Evaluation, logits_of, measure
 from smallvit.runs.folder import Run, folds_of
+
+logger = logging.getLogger(__name__)
 
 
 @checked
@@ -78,7 +81,10 @@ def evaluate(
         flip=flip,
     )
     if save and data is None and split == "test" and not flip:
-        run.save_evaluation(evaluation)
+        try:
+            run.save_evaluation(evaluation)
+        except (OSError, ValueError) as error:  # read-only, or in use
+            logger.warning("the evaluation was not kept in %s: %s", run.folder, error)
     return evaluation
 
 

@@ -1,6 +1,7 @@
 """Tokens-to-token: the soft split, and the two kinds of transformer that follow one."""
 
 import math
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -125,10 +126,13 @@ class Performer(nn.Module):
                 never computed.
         """
         k, q, v = self.kqv(self.norm1(x)).chunk(3, -1)
-        k, q = self.features(k), self.features(q)
-        total = (q @ k.sum(1).unsqueeze(-1)) + self.eps
-        if weights is not None:
-            weights.append((q @ k.transpose(1, 2) / total).unsqueeze(1))
-        y = (q @ (k.transpose(1, 2) @ v.to(k.dtype)) / total).to(v.dtype)
+        casts = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+        # It would compute the products in half precision after all.
+        with torch.autocast(x.device.type, enabled=False) if casts else nullcontext():
+            k, q = self.features(k), self.features(q)
+            total = (q @ k.sum(1).unsqueeze(-1)) + self.eps
+            if weights is not None:
+                weights.append((q @ k.transpose(1, 2) / total).unsqueeze(1))
+            y = (q @ (k.transpose(1, 2) @ v.to(k.dtype)) / total).to(v.dtype)
         x = v + self.dropout(self.proj(y))
         return x + self.dropout(self.mlp(self.norm2(x)))

@@ -31,7 +31,7 @@ def features_of(
     if not (hasattr(parts, "forward_features") and hasattr(parts, "forward_head")):
         raise ValueError(
             f"a {type(model).__name__} has no forward_features and forward_head, so its tokens "
-            "cannot be read: train it without DRLoc"
+            "cannot be read: DRLoc and pretraining need another model"
         )
     x = parts.forward_features(images)
     tokens, grid = grid_tokens(parts, x, (images.shape[2], images.shape[3]))
@@ -63,8 +63,8 @@ def grid_tokens(model: Any, x: Any, size: Size) -> tuple[Tensor, Size]:
             return x[:, prefix:], grid or (0, 0)
     shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
     raise ValueError(
-        f"a {kind} shows no grid of tokens (its features are {shape}), and DRLoc needs one: train "
-        "it without DRLoc, or choose a ViT, Swin or CNN"
+        f"a {kind} shows no grid of tokens (its features are {shape}), and DRLoc and "
+        "pretraining need one: choose a ViT, Swin or CNN"
     )
 
 
@@ -96,6 +96,6 @@ def feature_shape(model: nn.Module, image_size: int | Size, in_channels: int) ->
         if not torch.allclose(logits, model(image), rtol=1e-3, atol=1e-4):
             raise ValueError(
                 f"a {type(model).__name__} does not compute its logits from what forward_head "
-                "returns: train it without DRLoc"
+                "returns: DRLoc and pretraining need another model"
             )
     return features.tokens.shape[2], features.grid

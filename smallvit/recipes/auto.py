@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from smallvit.augment.config import AugmentConfig
 from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
-from smallvit.recipes.speed import cost
+from smallvit.recipes.speed import INFERENCE, cost
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -22,7 +22,6 @@ _GPU_TIME = 300.0
 _START = {"cpu": 10.0}  # seconds before the first step: imports, decoding, building
 _GPU_START = 60.0  # and compiling
 _CEILING = 70_000.0  # images per second of a GPU, however small the model
-_INFERENCE = 2.5  # images per second of a test over those of training
 _MOST = 200.0  # passes of a run whose time is not given
 #: Seconds of a run below which a GPU gains by compiling blocks alone: 20 s sooner, 3 % slower.
 _SHORT = 600.0
@@ -143,7 +142,7 @@ def _seconds_left(facts: Facts, rate: float) -> float:
     """Seconds of training in the time there is."""
     whole = 60 * facts.minutes if facts.minutes else _TIME.get(facts.device, _GPU_TIME)
     start = _START.get(facts.device, _GPU_START)
-    return 0.96 * whole - min(start, 0.3 * whole) - facts.tested / (_INFERENCE * rate)
+    return 0.96 * whole - min(start, 0.3 * whole) - facts.tested / (INFERENCE * rate)
 
 
 def _batch(facts: Facts, side: int) -> int:
@@ -234,7 +233,7 @@ def _about(facts: Facts, fit: _Fit, epochs: float) -> str:
     if not facts.speed or not fit.rate:
         return ""
     start = _START.get(facts.device, _GPU_START)
-    seconds = (epochs * facts.images + facts.tested / _INFERENCE) / fit.rate + start
+    seconds = (epochs * facts.images + facts.tested / INFERENCE) / fit.rate + start
     minutes = round(seconds / 60)
     return ": about a minute" if minutes < 2 else f": about {minutes} minutes"
 

@@ -15,7 +15,7 @@ from smallvit.models.names import check_name
 from smallvit.pages import html_table
 from smallvit.recipes.facts import Choice, Facts
 from smallvit.recipes.recipes import ADDITIONS, RECIPES
-from smallvit.recipes.speed import cost, measure_speed
+from smallvit.recipes.speed import INFERENCE, cost, measure_speed
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
 from smallvit.text import nearest
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 _LEAST = 10  # steps below which nothing is learned
 _PIXELS = 16  # along a side, below which images show little
-_TESTS = 2.5  # images per second of a test over those of training
 _TESTED = 1_000  # images that a test should have at the very least
 _START = 2.0  # seconds before the first step, at the very least
 
@@ -122,7 +121,8 @@ def plan(
     trees = [nested(path, value) for path, value in arguments.items() if value is not None]
     requested = layered(overlaid(*trees), changes or {})
     if leaf(requested, "model.name") == "auto":
-        del requested["model"]["name"]
+        rest = {key: value for key, value in requested["model"].items() if key != "name"}
+        requested = {**requested, "model": rest}
     name = leaf(requested, "recipe") or "auto"
     if name not in RECIPES:
         known = ", ".join(RECIPES)
@@ -208,7 +208,7 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
         return sentence
     rate = facts.speed / price
     tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
-    least = (_LEAST * config.loop.batch_size + tested / _TESTS) / rate + _START
+    least = (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate + _START
     if least > 60 * (facts.minutes or minutes):
         raise ValueError(
             f"{minutes:g} minutes are not enough here: {config.model.name} trains on about "

@@ -13,6 +13,7 @@ HCT = {"xs": (1.29, 0.0038), "s": (3.18, 0.0056), "m": (7.6, 0.0092), "l": (16.0
 #: compile first: an H200 trained hct_l_p4 (1,114 of them per image) at 32,443 images per second.
 RECORDED = {"cuda": 1_114 * 32_443}
 
+INFERENCE = 2.5  # images per second of a test over those of training
 _TRIAL = 1.0  # seconds of trial steps, beside those to build the model
 _STEP = 0.8  # share of a step that a trial takes: it neither augments nor validates
 

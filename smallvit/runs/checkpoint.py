@@ -70,7 +70,6 @@ class Progress:
         accumulation: Passes per step, more than planned after memory ran out.
         scaler: State of the loss scaling that fp16 needs.
         ended: Why it is over: "finished", "patience", "time"; or "".
-        plans: At which step how many steps were planned, in order.
     """
 
     step: int = 0

@@ -77,7 +77,7 @@ def _alive(path: Path) -> bool:
         return True
     try:
         os.kill(int(about["pid"]), 0)
-    except (ProcessLookupError, KeyError, TypeError, ValueError):
+    except (ProcessLookupError, KeyError, TypeError, ValueError, OverflowError):
         return False
     except OSError:  # it is another user's
         return True

@@ -1,6 +1,7 @@
 """How much: images per batch, and steps from epochs, or from minutes by measuring."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,17 +22,23 @@ _STATISTICS = 4e-5  # seconds per tested image, for intervals and predictions
 _WRITING = 0.5  # seconds, for weights and other files
 
 
-def limit_batch(config: RunConfig, dataset: Dataset) -> RunConfig:
+def limit_batch(config: RunConfig, dataset: Dataset, world: World) -> RunConfig:
     """The config with a batch that is not larger than the training split."""
     count, batch = len(dataset.split("train")), config.loop.batch_size
     if batch <= count:
         return config
     group = config.augment.mix_group if config.augment.mixed else 1
-    smaller = count // group * group
+    unit = math.lcm(group * world.size, config.loop.repeats)
+    smaller = count // unit * unit
+    if not smaller and group > 1:
+        raise ValueError(
+            f"{count} training images are fewer than a mixing group of {group} for each process: "
+            "switch mixing off with --set augment.mixup=0 --set augment.cutmix=0"
+        )
     if not smaller:
         raise ValueError(
-            f"{count} training images are fewer than a mixing group of {group}: switch mixing "
-            "off with --set augment.mixup=0 --set augment.cutmix=0"
+            f"{count} training images are too few for {world.size} processes and images that are "
+            f"shown {config.loop.repeats} times: {unit} are needed"
         )
     logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
     return replace(config, loop=replace(config.loop, batch_size=smaller, accumulation=1))
@@ -148,6 +155,9 @@ def _measure(
         if number:  # the first one compiles
             times.append(clock() - started)
         number += 1
+    if config.augment.mixed and config.schedule.mixed < 1:  # what compiles later would be late
+        stepper(loader.batch(number), number, lr=0.0, mixed=False)
+        stepper.take_means()
     stepper.restore(saved)
     objective = stepper.evaluated()
 
@@ -160,6 +170,9 @@ def _measure(
     validated, tested = (len(dataset.splits.get(name, ())) for name in ("val", "test"))
     validation = validated * per_image(objective.precision) if validated else 0.0
     # After the last step the validation images come once more, and some of them for calibration.
-    end = validation + tested * _STATISTICS + _WRITING
+    end = validation + _WRITING
+    if not objective.needs_labels:  # nothing is tested
+        return max(sum(times) / len(times), 1e-9), validation, end, 0.0
+    end += tested * _STATISTICS
     test = (min(validated, CALIBRATED) + tested) * per_image("fp32")
     return max(sum(times) / len(times), 1e-9), validation, end, test

@@ -1,5 +1,6 @@
 """One process or many: which one this is, and what all of them must agree on."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,7 +122,10 @@ class World:
 
 
 def join_world(device_name: str) -> World:
-    """This process among those that torchrun started; without torchrun, the only one."""
+    """This process among those that torchrun started; without torchrun, the only one.
+
+    The connections stay open until the process ends: trainings may follow each other.
+    """
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = choose_device(device_name)
     if size == 1:
@@ -132,21 +136,15 @@ def join_world(device_name: str) -> World:
     if not distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, timeout=_PATIENCE)
+        atexit.register(distributed.destroy_process_group)
     return World(rank, size, device)
-
-
-def leave_world(world: World) -> None:
-    """Closes the connections between the processes."""
-    if world.size > 1 and distributed.is_initialized():
-        distributed.destroy_process_group()
 
 
 def set_determinism(wanted: bool) -> None:
     """Has a GPU give the same numbers again, or else compute fast."""
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-    else:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        torch.backends.cudnn.allow_tf32 = True
+    torch.use_deterministic_algorithms(wanted)
+    torch.backends.cuda.matmul.allow_tf32 = not wanted
+    torch.backends.cudnn.allow_tf32 = not wanted

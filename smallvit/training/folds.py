@@ -69,8 +69,8 @@ def train_folds(
             folder = new_folder(source, f"{name}-{count}-folds")
         folder = world.agree(folder)
     with world.first():
-        check_writable(folder)
         if world.leads:
+            check_writable(folder)
             folder.mkdir(parents=True, exist_ok=True)
             write_bytes(folder / CONFIG, config.to_yaml().encode())
     return _train_missing(folder, config, command, shown=shown, started=started, clock=clock)
@@ -96,7 +96,13 @@ def config_of_folds(folder: str | os.PathLike[str]) -> RunConfig | None:
     return Run.open(path / "fold-0").config if (path / "fold-0" / INFO).is_file() else None
 
 
-def resume_folds(folder: Path, *, download: bool = False, shown: bool = True) -> dict[str, Any]:
+def resume_folds(
+    folder: Path,
+    *,
+    download: bool = False,
+    shown: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
     """Goes on with a cross-validation: finishes a training that was stopped, and does the others.
 
     Raises:
@@ -108,7 +114,7 @@ def resume_folds(folder: Path, *, download: bool = False, shown: bool = True) ->
     config = replace(config, data=replace(config.data, download=download))
     first = folder / "fold-0"
     command = Run.open(first).info.get("command", "") if (first / INFO).is_file() else ""
-    return _train_missing(folder, config, command, shown=shown, download=download)
+    return _train_missing(folder, config, command, shown=shown, download=download, clock=clock)
 
 
 def _train_missing(
@@ -134,7 +140,7 @@ def _train_missing(
             # Before the last training: the time it takes is then part of that training's share.
             known = _from_folds(folder, world.device, calibrated=not config.data.val)
         target = folder / (FINAL if final else f"fold-{number}")
-        if shown:
+        if shown and world.leads:
             logger.info("a model on all images" if final else f"fold {number + 1} of {count}")
         if not (target / INFO).is_file():
             each = _on_all_images(config) if final else _on_fold(config, number)
@@ -143,13 +149,14 @@ def _train_missing(
             run = train(each, out=target, command=command, started=since, shown=shown, clock=clock)
             trained += 1
         elif not (run := Run.open(target)).finished:
-            run = resume(target, download=download, shown=shown)
+            run = resume(target, download=download, shown=shown, clock=clock)
+            started, trained = clock(), 0  # the time that it took is not that of the others
         else:
             tidy(run)
         if not run.finished:
             logger.warning("go on with: %s", resume_command(folder))
             return {"folder": str(folder)}
-    summary = summarise(folder)
+    summary = summarise(folder, kept=world.leads)
     if known:
         run.note(**known)
     return {**summary, "model": str(run.folder), "images": run.info["data"]["counts"]["train"]}
@@ -187,8 +194,8 @@ def _on_all_images(config: RunConfig) -> RunConfig:
     return replace(config, data=data)
 
 
-def summarise(folder: Path) -> dict[str, Any]:
-    """The summary of all folds, also written to `folds.json`."""
+def summarise(folder: Path, *, kept: bool = True) -> dict[str, Any]:
+    """The summary of all folds, also written to `folds.json` if it shall be kept."""
     paths = sorted(folder.glob(f"fold-*/{EVALUATION}"), key=lambda p: int(p.parent.name[5:]))
     results = [each for path in paths if (each := Run.open(path.parent).evaluation())]
     if not results:
@@ -203,7 +210,8 @@ def summarise(folder: Path) -> dict[str, Any]:
     for name, folds in together.metrics.items():
         summary[f"{name}_by_fold"] = list(folds.values)
         summary[f"{name}_mean"], summary[f"{name}_std"] = folds.mean, folds.std
-    write_json(folder / FOLDS, summary)
+    if kept:
+        write_json(folder / FOLDS, summary)
     return summary
 
 

@@ -137,6 +137,7 @@ class Log:
             logger.warning("could not write to the log: %s; training goes on", error)
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
+                self._file.seek(size)
 
     def tell(self, sentence: str) -> None:
         """A line for a person, above the bar if there is one."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from smallvit.data import Dataset, Loader
+from smallvit.evaluation.checks import NotFiniteError
 from smallvit.files import write_bytes, write_tensors
 from smallvit.runs.checkpoint import (
     ExplodedError,
@@ -92,6 +93,8 @@ def run_loop(training: Training) -> None:
             if validates and training.stepper.world.agree(due) and not progress.ended:
                 save(training)
                 saved = clock()
+                if training.pace is not None:
+                    training.pace.begin(progress.step)  # writing is no step
 
 
 def _validates(progress: Progress, every: int) -> bool:
@@ -163,7 +166,7 @@ def validate(training: Training) -> dict[str, float]:
     objective = training.stepper.evaluated()
     try:
         val = objective.validate(training.dataset, "val", training.stepper.world)
-    except ValueError as error:  # logits that are not finite
+    except NotFiniteError as error:
         raise NonFiniteError(training.progress.step) from error
     if not math.isfinite(val["loss"]):
         raise NonFiniteError(training.progress.step)
@@ -266,6 +269,7 @@ def finish(training: Training) -> Run:
     if world.leads:
         _write_weights(run.folder, {WEIGHTS: best, LAST: last})
     objective.model.load_state_dict(best)
+    torch.backends.cuda.matmul.allow_tf32 = False  # as `evaluate` computes
     try:
         pace = training.pace
         late = None if pace is None else lambda: world.agree(pace.late)

@@ -268,7 +268,8 @@ class Classification(Objective):
 
     def validate(self, dataset: Dataset, split: str, world: World) -> dict[str, float]:
         """Log loss and accuracy of the model's logits."""
-        logits, labels = self.logits(dataset, split, world, self.precision), dataset.labels(split)
+        logits = self.logits(dataset, dataset.pixels(split), world, self.precision)
+        labels = dataset.labels(split)
         accuracy = float((logits.argmax(1) == labels).mean())
         return {"loss": log_loss(softmax(logits), labels), "accuracy": accuracy}
 
@@ -284,15 +285,13 @@ class Classification(Objective):
             return facts, None
         logits, tested = self._in_time(dataset, "test", world, late)
         count, names = len(dataset.split("test")), dataset.split("test").names
-        if len(tested) < count:
-            facts["tested"] = len(tested)
-            if world.leads:
-                logger.warning(
-                    "time is over: tested on %s of %s images, chosen at random; `smallvit "
-                    "evaluate` tests on all",
-                    f"{len(tested):,}",
-                    f"{count:,}",
-                )
+        if len(tested) < count and world.leads:
+            logger.warning(
+                "time is over: tested on %s of %s images, chosen at random; `smallvit evaluate` "
+                "tests on all",
+                f"{len(tested):,}",
+                f"{count:,}",
+            )
         return facts, measure(
             logits,
             dataset.labels("test")[tested],
@@ -311,16 +310,17 @@ class Classification(Objective):
         most: int | None = None,
     ) -> tuple[Float32[np.ndarray, "N K"], Int64[np.ndarray, " N"]]:
         """Logits as `evaluate` gives them, of as many images as wanted and in time, and which."""
-        count = len(dataset.split(split))
+        pixels = dataset.pixels(split)
+        count = len(pixels)
         if late is None and (most is None or count <= most):
-            return self.logits(dataset, split, world, "fp32"), np.arange(count)
+            return self.logits(dataset, pixels, world, "fp32"), np.arange(count)
         order = np.random.default_rng(0).permutation(count)[:most]
         parts: list[Float32[np.ndarray, "N K"]] = []
         for start in range(0, len(order), _BATCH * world.size):
             if parts and late is not None and late():
                 break
-            part = order[start : start + _BATCH * world.size]
-            parts.append(self.logits(dataset, split, world, "fp32", part))
+            part = np.array(pixels[order[start : start + _BATCH * world.size]])
+            parts.append(self.logits(dataset, part, world, "fp32"))
         logits = np.concatenate(parts)
         chosen = order[: len(logits)]
         by_number = chosen.argsort()
@@ -329,26 +329,24 @@ class Classification(Objective):
     def logits(
         self,
         dataset: Dataset,
-        split: str,
+        pixels: UInt8[np.ndarray, "N C H W"],
         world: World,
         precision: Precision,
-        chosen: Int64[np.ndarray, " n"] | None = None,
     ) -> Float32[np.ndarray, "N K"]:
-        """The model's logits for a split, or some of it, computed by all processes together."""
-        pixels = dataset.pixels(split)
-        count = len(pixels) if chosen is None else len(chosen)
-        own = slice(world.rank, None, world.size)
-        mean, std = dataset.statistics
-        share = logits_of(
-            self.model,
-            pixels[own] if chosen is None else pixels[chosen[own]],
-            mean=mean,
-            std=std,
-            batch_size=_BATCH,
-            device=world.device,
-            precision=precision,
-        )
-        logits = np.empty((count, share.shape[1]), np.float32)
+        """The model's logits for images of a dataset, computed by all processes together."""
+        own, (mean, std) = pixels[world.rank :: world.size], dataset.statistics
+        share = np.empty((0, len(dataset.classes)), np.float32)
+        if len(own):  # there may be fewer images than processes
+            share = logits_of(
+                self.model,
+                own,
+                mean=mean,
+                std=std,
+                batch_size=_BATCH,
+                device=world.device,
+                precision=precision,
+            )
+        logits = np.empty((len(pixels), share.shape[1]), np.float32)
         for rank, part in enumerate(world.gather(share)):
             logits[rank :: world.size] = part
         return logits

@@ -23,7 +23,8 @@ class Pace:
     Attributes:
         started: When the time began, on the clock.
         seconds: All the time there is.
-        step_seconds: Of one step, as last measured.
+        step_seconds: Of one step: the lesser of the last two times measured, as a pause of the
+            machine is no slower machine.
         validation: Of one validation, in steps.
         end: Of everything after the last step but the test, in steps.
         test: Of calibration and test, in steps; they are cut short where the time is over.
@@ -43,7 +44,7 @@ class Pace:
 
     def __post_init__(self) -> None:
         self.step_seconds = max(self.step_seconds, 1e-9)
-        self.fastest = self.step_seconds
+        self.fastest = self._before = self.step_seconds
         self._step, self._since, self._validated = 0, self.clock(), 0.0
 
     @property
@@ -92,7 +93,7 @@ class Pace:
         taken = (self.clock() - self._since - self._validated) / max(step - self._step, 1)
         if taken > 0:
             # The seconds of a step alone change here: validation and end are counted in steps.
-            self.step_seconds = taken
+            self.step_seconds, self._before = min(taken, self._before), taken
             self.fastest = min(self.fastest, taken)
         self.begin(step)
         left = steps - step

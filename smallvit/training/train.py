@@ -26,7 +26,7 @@ from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folde
 from smallvit.text import counted
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
 from smallvit.training.compiling import load_compiler
-from smallvit.training.distributed import World, join_world, leave_world, set_determinism
+from smallvit.training.distributed import World, join_world, set_determinism
 from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
 from smallvit.training.objective import drloc_weight, find_objective, make_objective
@@ -80,7 +80,7 @@ def train(
         folder = world.agree(Path(out) if out is not None else _next_folder(config))
         check_writable(folder)
         dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
-        config = limit_batch(config, dataset)
+        config = limit_batch(config, dataset, world)
         config = replace(config, data=replace(config.data, image_size=dataset.image_size))
         model, notes = build_model(config, dataset)
         # Three checkpoints of up to five copies each, and two files of weights.
@@ -107,8 +107,6 @@ def train(
             return _run(training)
     except RuntimeError as error:
         raise world.explained(error) from error
-    finally:
-        leave_world(world)
 
 
 @checked
@@ -172,7 +170,6 @@ def resume(
         raise world.explained(error) from error
     finally:
         lock.close()
-        leave_world(world)
 
 
 def tidy(run: Run) -> None:

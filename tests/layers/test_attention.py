@@ -104,6 +104,14 @@ def test_performer():
     assert_equal(module(x), each(oracle.performer, x, arrays(module)))
 
 
+def test_performer_computes_in_float32_under_autocast():
+    module, weights = scramble(Performer(9, 6)).float(), []
+    with torch.autocast("cpu", torch.bfloat16):
+        module(noise(2, 5, 9).float(), weights=weights)
+    assert weights[0].dtype == torch.float32
+    torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 1, 5))
+
+
 def test_temperature_starts_at_the_plain_scale():
     local, plain = LSA(12, 3, masked=False), Attention(12, 3)
     plain.load_state_dict({k: v for k, v in local.state_dict().items() if k != "scale"})

@@ -230,6 +230,29 @@ def test_the_minutes_are_those_of_the_folds_and_the_model(crossed, tmp_path, mon
     assert begun.data.trainings == 3
 
 
+def test_a_fold_that_goes_on_takes_no_time_of_the_others(crossed, tmp_path, monkeypatch):
+    source, out = crossed[0].parent / "sixty.npz", tmp_path / "out"
+    config = tiny(source, "data.folds=2", "schedule.minutes=3", "loop.every=10", batch=16)
+    config = config.changed({"schedule": {"steps": None}, "loop": {"checkpoint_seconds": 0}})
+    clock = Clock(now=1000.0)
+
+    def interrupted(step):
+        if step == 30 and clock.now > 1025:  # not in the trial
+            raise KeyboardInterrupt
+        return 1.0
+
+    with monkeypatch.context() as patch:
+        clock.passes(patch, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_folds(config, out=out, shown=False, clock=clock)
+    clock.passes(monkeypatch, lambda step: 1.0)
+    began = clock.now
+    resume_folds(out, shown=False, clock=clock)
+    steps = [Run.open(out / name).info["steps"] for name in ("fold-0", "fold-1", "model")]
+    assert min(steps) > 40
+    assert clock.now - began < 3 * 60
+
+
 def test_a_test_split_of_the_data_is_left_for_the_model(tmp_path):
     """The folds divide the training images; the model on all of them can then be tested."""
     source = arrays(tmp_path / "noise.npz", train=30, val=0, test=12)

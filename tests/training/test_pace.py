@@ -13,16 +13,21 @@ from smallvit.training.pace import Pace
 
 
 class Machine:
-    """A clock that advances by work, which takes `factor` times as long after a moment."""
+    """A clock that advances by work, which takes `factor` times as long after a moment.
 
-    def __init__(self, moment, factor):
-        self.now, self.moment, self.factor = 0.0, moment, factor
+    At that moment nothing happens for `pause` seconds.
+    """
+
+    def __init__(self, moment, factor, pause=0.0):
+        self.now, self.moment, self.factor, self.pause = 0.0, moment, factor, pause
 
     def __call__(self):
         return self.now
 
     def work(self, seconds):
         before = max(min(seconds, self.moment - self.now), 0.0)
+        if 0 < before < seconds:
+            self.now += self.pause
         self.now += before + (seconds - before) * self.factor
 
 
@@ -101,6 +106,17 @@ def test_minutes_are_kept_at_any_moment(share, factor, seconds, step, end):
     )
     assert machine.now <= 1.05 * seconds
     assert progress.tested >= 2
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.7, 0.8])
+def test_a_pause_is_no_slower_machine(share):
+    machine = Machine(60 * share + 0.001, 1.0, pause=5.0)
+    progress = simulated(machine, 60.0, step=0.02, validation=0.1, end=2.0, test=4.0, every=200)
+    assert progress.ended == "finished"
+    assert 0.95 * 60 < machine.now <= 1.05 * 60
+    assert progress.tested == 20
+    last = learning_rate(*position(progress.step - 1, progress.plans), 1.0, ScheduleConfig())
+    assert last < 0.05
 
 
 def test_a_steady_machine_keeps_its_plan():

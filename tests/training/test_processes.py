@@ -1,5 +1,6 @@
 """Two processes learn what one learns."""
 
+import json
 import os
 import signal
 import socket
@@ -156,6 +157,20 @@ def test_the_first_process_reads_the_data_for_all(tmp_path, monkeypatch, way):
     assert done.stdout.count("audited by 0") == 1
     assert done.stdout.count("audited by") == 1
     assert (done.stdout + done.stderr).count("read 30 images") == 1
+
+
+def test_folds_in_two_processes(tmp_path):
+    """More processes than validation images of one fold, too."""
+    data, out = arrays(tmp_path / "a.npz", train=24, val=0, test=0), tmp_path / "cross"
+    config = tiny(data, "data.folds=2", "data.val=0.04", steps=2, batch=4)
+    path = out.with_suffix(".yaml")
+    path.write_text(config.to_yaml())
+    done = launch(WORKER, "smallvit", "train", "-c", path, "--out", out, out=out)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Run.open(out).finished
+    assert Run.open(out / "fold-1").info["processes"] == 2
+    assert done.stdout.count("run folder") == 1
+    assert json.loads((out / "folds.json").read_text())["tested"] == 24
 
 
 def test_data_that_the_first_process_refuses(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import smallvit
 from smallvit.models.vit import ViT
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
@@ -297,6 +298,7 @@ def test_a_full_disk_under_the_log(tmp_path, logged):
     resource.setrlimit(resource.RLIMIT_FSIZE, (log.flush() + 5, hard))
     try:
         log.write("train", step=2, loss=1.0)
+        log.write("val", step=2, loss=1.0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     log.write("train", step=3, loss=1.0)
@@ -304,6 +306,30 @@ def test_a_full_disk_under_the_log(tmp_path, logged):
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 3]
     assert "could not write to the log" in logged()
+
+
+def test_an_evaluation_that_cannot_be_kept(tmp_path, logged):
+    data = arrays(tmp_path / "a.npz")
+    run = train(tiny(data, steps=1), out=tmp_path / "r", shown=False)
+    with run.locked():
+        found = smallvit.evaluate(run.folder, save=True)
+    assert found.count == 24
+    assert "not kept" in logged()
+
+
+def test_a_batch_that_is_too_large_keeps_to_repeats(tmp_path):
+    data = arrays(tmp_path / "a.npz", train=37)
+    config = tiny(data, "loop.repeats=3", steps=1, batch=60)
+    run = train(config, out=tmp_path / "r", shown=False)
+    assert run.config.loop.batch_size == 36
+
+
+def test_deterministic_training_leaves_the_next_one_alone(tmp_path):
+    data = arrays(tmp_path / "a.npz")
+    train(tiny(data, "loop.deterministic=true", steps=1), out=tmp_path / "a", shown=False)
+    assert torch.are_deterministic_algorithms_enabled()
+    train(tiny(data, steps=1), out=tmp_path / "b", shown=False)
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_an_unbalanced_end_of_an_epoch(tmp_path):
