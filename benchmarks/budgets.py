@@ -8,8 +8,9 @@
 DIR holds photos10/ and imagenette10/ (folders of images), cifar10/ and cifar100/ (train.npz and
 test.npz). A cell is a dataset, minutes, a seed and what is trained: auto, resnet10t or resnet18
 (benchmarks/plain_cnn.py). What is done already is not done again. Seed s of photos10 is fold s of
-five. The CNN's size, stem and learning rate are chosen once per dataset, in one minute each with
-resnet10t, on a tenth of the training images. Keep the cores free of everything else.
+five. The CNN's size or stem and then its learning rate are chosen once per dataset on this machine,
+in one minute each with resnet10t, on a tenth of the training images. Keep the cores free of
+everything else.
 """
 
 import argparse
@@ -27,13 +28,17 @@ from pathlib import Path
 
 import numpy as np
 
+from smallvit.evaluation.student import t_within
+
 RESULTS = Path(__file__).parent / "results" / "budgets.jsonl"
 PHOTOS = ("photos10", "imagenette10")
 DATASETS = (*PHOTOS, "cifar10", "cifar10-5k", "cifar100", "fashion-mini")
 LONG = ("photos10", "imagenette10", "cifar10")
-#: Options of the plain CNN that are tried; those of thumbnails keep their size.
-LARGE = [["--size", str(size), "--lr", lr] for size in (64, 96, 128) for lr in ("1e-3", "3e-3")]
-THUMBNAILS = [["--stem", stem, "--lr", lr] for stem in ("usual", "fine") for lr in ("1e-3", "3e-3")]
+#: What is tried of the plain CNN, all with the first learning rate and the best with the others;
+#: thumbnails keep their size.
+LARGE = [f"--size {size}" for size in (64, 96, 128)]
+THUMBNAILS = [f"--stem {stem}" for stem in ("usual", "fine")]
+RATES = ("3e-3", "1e-3", "1e-2")
 
 
 def cells():
@@ -87,18 +92,17 @@ def done(**wanted):
     return matches[-1] if matches else None
 
 
+def processor():
+    """The name of this machine's CPU."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
 def record(result):
     """Adds a result, in one write."""
     RESULTS.parent.mkdir(exist_ok=True)
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    result |= {"cpu": cpu, "cores": len(os.sched_getaffinity(0))}
+    result |= {"cpu": processor(), "cores": len(os.sched_getaffinity(0))}
     with RESULTS.open("a") as file:
         file.write(json.dumps(result) + "\n")
     print(json.dumps(result), flush=True)
@@ -134,27 +138,38 @@ def auto(data, minutes, seed, folder):
     }
 
 
-def choose(root, name):
-    """Trials of the plain CNN on validation, and the best of them."""
-    tried = {}
-    for options in LARGE if name in PHOTOS else THUMBNAILS:
-        text = " ".join(options)
-        result = done(trial=name, options=text)
+def choose(name, trial):
+    """The best options of the plain CNN; `trial` gives the accuracy of some on validation."""
+    shapes = LARGE if name in PHOTOS else THUMBNAILS
+    shape = max(shapes, key=lambda each: trial(f"{each} --lr {RATES[0]}"))
+    return max((f"{shape} --lr {rate}" for rate in RATES), key=trial)
+
+
+def tried(root, name):
+    """A trial of some options, unless this machine has made it already."""
+
+    def trial(options):
+        result = done(trial=name, options=options, cpu=processor())
         if result is None:
             with tempfile.TemporaryDirectory() as folder:
                 data = source(root, name, 0, folder)
-                result = plain(data, ["--minutes", "1", "--val", *options])
-            record({"trial": name, "options": text, **result})
-        tried[text] = result["accuracy"]
-    return max(tried, key=tried.__getitem__)
+                result = plain(data, ["--minutes", "1", "--val", *options.split()])
+            record({"trial": name, "options": options, **result})
+        return result["accuracy"]
+
+    return trial
 
 
 def chosen(name):
     """The best options of those that were tried."""
-    trials = [r for r in read() if r.get("trial") == name]
-    if len(trials) < len(LARGE if name in PHOTOS else THUMBNAILS):
-        raise SystemExit(f"first: python -m benchmarks.budgets choose --data DIR {name}")
-    return max(trials, key=lambda r: r["accuracy"])["options"].split()
+
+    def known(options):
+        result = done(trial=name, options=options, cpu=processor())
+        if result is None:
+            raise SystemExit(f"first: python -m benchmarks.budgets choose --data DIR {name}")
+        return result["accuracy"]
+
+    return choose(name, known).split()
 
 
 def cell(root, name, minutes, seed, arm):
@@ -177,10 +192,16 @@ def cell(root, name, minutes, seed, arm):
 def interval(results):
     """Half of a 95 % interval of a mean accuracy, in points: by images, and by seeds if larger."""
     values = [r["accuracy"] for r in results]
-    mean = statistics.mean(values)
-    by_images = math.sqrt(mean * (1 - mean) / sum(r["tested"] for r in results))
-    by_seeds = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return 196 * max(by_images, by_seeds)
+    mean, count = statistics.mean(values), len(values)
+    # Seeds test the same images, but those of photos10 are folds.
+    tested = sum(r["tested"] for r in results) / (
+        1 if results[0]["dataset"] == "photos10" else count
+    )
+    by_images = 1.96 * math.sqrt(mean * (1 - mean) / tested)
+    by_seeds = 0.0
+    if count > 1:
+        by_seeds = t_within(count - 1) * statistics.stdev(values) / math.sqrt(count)
+    return 100 * max(by_images, by_seeds)
 
 
 def table():
@@ -228,7 +249,7 @@ def main() -> None:
     parser.add_argument("--data", default="data")
     args = parser.parse_intermixed_args()
     if args.what == "choose":
-        print(choose(args.data, args.cell[0]))
+        print(choose(args.cell[0], tried(args.data, args.cell[0])))
     elif args.what == "cell":
         name, minutes, seed, arm = args.cell
         cell(args.data, name, int(minutes), int(seed), arm)

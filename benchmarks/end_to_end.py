@@ -111,11 +111,14 @@ def main():
     parser.add_argument("--runs", default="vit_9,cct_7")
     parser.add_argument("--rows", default="default,regional,uncompiled")
     parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--images", type=int, default=50_000, help="of the made-up training split")
-    parser.add_argument("--data", help="what to train on instead")
+    parser.add_argument("--images", type=int, help="of the training split; 50,000 are made up")
+    parser.add_argument("--data", help="what to train on instead; --images says how many that are")
     parser.add_argument("--set", nargs="*", default=[], help="more options of the command")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
+    if args.data and not args.images:
+        parser.error("--data needs --images, the number of its training images")
+    args.images = args.images or 50_000
     args.set = [word for value in args.set for word in ("--set", value)]
     facts = {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",

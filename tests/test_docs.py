@@ -125,24 +125,40 @@ OPTIONS = {
 }
 
 
-def commands_in(text: str) -> Iterator[list[str]]:
-    """The words after `smallvit` of every command in blocks and in `…`; a \\ joins lines."""
+def pieces_in(text: str) -> Iterator[str]:
+    """Every command in blocks and in `…`; a \\ joins lines."""
     text = text.replace("\\\n", " ")
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
     lines = [line for block in blocks for line in block.splitlines()]
     for line in (*lines, *(piece.replace("\n", " ") for piece in inline)):
-        for part in re.split(r"[|;&]\s", line):
-            match = re.match(
-                r"(?:.*\bpython -m |.*torchrun .*-m )?smallvit ([a-z].*)", part.strip()
-            )
-            if match:
-                yield shlex.split(match[1], comments=True)
+        yield from (part.strip() for part in re.split(r"[|;&]\s", line))
+
+
+def commands_in(text: str) -> Iterator[list[str]]:
+    """The words after `smallvit` of every command."""
+    for part in pieces_in(text):
+        match = re.match(r"(?:.*\bpython -m |.*torchrun .*-m )?smallvit ([a-z].*)", part)
+        if match:
+            yield shlex.split(match[1], comments=True)
+
+
+def scripts_in(text: str) -> Iterator[tuple[Path, list[str]]]:
+    """The scripts of this repository that are run, and their options."""
+    for part in pieces_in(text):
+        match = re.match(r".*\bpython (?:-m )?(benchmarks|examples|tools)[./](\w+)(.*)", part)
+        if match:
+            yield ROOT / match[1] / f"{match[2]}.py", re.findall(r"--[a-z-]+", match[3])
 
 
 def unknown_in(text: str) -> list[str]:
     """Commands and options of a page that do not exist."""
     wrong = []
+    for path, options in scripts_in(text):
+        if path.name != "train_flax.py":  # its options are the fields of its recipe
+            known = re.findall(r'"(--[a-z-]+)"', path.read_text() if path.is_file() else "")
+            wrong += [f"{path.name} {option}" for option in options if option not in known]
+        wrong += [] if path.is_file() else [path.name]
     for command, *words in commands_in(text):
         if command not in OPTIONS:
             wrong.append(command)
@@ -165,9 +181,11 @@ def test_commands_that_do_not_exist_are_seen() -> None:
     text = (
         "```sh\nsmallvit train x --wings 3   # two\nfind | smallvit fly -\n"
         "torchrun --nnodes=2 \\\n  -m smallvit train x --speed=3\n```\n"
-        "`smallvit audit x --feathers`, `--beak`, `smallvit train x --epochs 3`"
+        "`smallvit audit x --feathers`, `--beak`, `smallvit train x --epochs 3`, "
+        "`python -m benchmarks.scaling --axes\ntokens --claws`, `python tools/egg.py`"
     )
-    wrong = ["train --wings", "fly", "train --speed", "audit --feathers", "--beak"]
+    wrong = ["scaling.py --claws", "egg.py", "train --wings", "fly", "train --speed"]
+    wrong += ["audit --feathers", "--beak"]
     assert unknown_in(text) == wrong
     assert sum(len(list(commands_in(page.read_text()))) for page in PAGES) > 30
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from smallvit.flax.initial import UNIFORM, uniform_bias
 from smallvit.flax.models import Features
 
 Mode = Literal["l1", "ce", "cbr"]
@@ -96,8 +97,8 @@ class DRLoc(nn.Module):
         x = jnp.concatenate([tokens[images, pairs[0]], tokens[images, pairs[1]]], -1)
         for layer in range(self.hidden_layers):
             # Every second module of PyTorch's sequence is the activation.
-            x = nn.relu(nn.Dense(self.hidden, name=f"perceptron_{2 * layer}")(x))
-        prediction = nn.Dense(2 if self.mode == "l1" else sum(grid), name="predict")(x)
+            x = nn.relu(_dense(x, self.hidden, f"perceptron_{2 * layer}"))
+        prediction = _dense(x, 2 if self.mode == "l1" else sum(grid), "predict")
 
         spot = jnp.stack(jnp.divmod(pairs, grid[1]), -1)
         target = jnp.abs(spot[0] - spot[1])
@@ -107,6 +108,12 @@ class DRLoc(nn.Module):
         measure = _cross_entropy if self.mode == "ce" else _expected_offset
         rows, columns = jnp.split(prediction, [grid[0]], -1)
         return measure(rows, target[..., 0]).mean() + measure(columns, target[..., 1]).mean()
+
+
+def _dense(x: Float[Array, "B m d"], width: int, name: str) -> Float[Array, "B m w"]:
+    """A linear layer that starts as PyTorch's do."""
+    start = {"kernel_init": UNIFORM, "bias_init": uniform_bias(x.shape[-1])}
+    return nn.Dense(width, name=name, **start)(x)  # type: ignore[no-any-return]
 
 
 def _cross_entropy(logits: Float[Array, "B m c"], offset: Int[Array, "B m"]) -> Float[Array, "B m"]:

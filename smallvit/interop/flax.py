@@ -41,8 +41,8 @@ def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> V
     """
     fixed = None
     if isinstance(source, nn.Module):
-        table = getattr(getattr(source, "positions", None), "table", None)
-        fixed = isinstance(table, nn.Parameter) and not table.requires_grad
+        position = getattr(getattr(source, "config", None), "position", None)
+        fixed = position and position == "sine"
         source = source.state_dict()
     elif isinstance(source, str | PathLike):
         source = _read(Path(source))

@@ -22,8 +22,8 @@ _MATRIX = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
 
 
 def _keeps(_: Any, op: Any, *args: Any, **__: Any) -> CheckpointPolicy:
-    """Keeps attention, and products that are no wider than what came in."""
-    kept = "attention" in str(op)
+    """Keeps attention, products no wider than what came in, and batch norms, which count passes."""
+    kept = "attention" in str(op) or "batch_norm" in str(op)
     if op in _MATRIX:
         x, matrix = args[_MATRIX[op] :][:2]
         kept = matrix.shape[-1] <= x.shape[-1]

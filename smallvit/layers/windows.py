@@ -115,8 +115,11 @@ class WindowAttention(MultiHead):
     def relative_bias(self) -> Float[Tensor, "M n n"]:
         """The bias of each head, for the fused kernel.
 
-        A product with ones and zeros: the gradient of an index would be summed in any order.
+        With a gradient it is a product with ones and zeros: that of an index would be summed in any
+        order.
         """
+        if not (torch.is_grad_enabled() and self.bias_table.requires_grad):
+            return self.bias_table[self.index].permute(2, 0, 1).contiguous()
         rows = torch.arange(len(self.bias_table), device=self.index.device)
         chosen = (self.index[..., None] == rows).to(self.bias_table.dtype)
         return (chosen * self.bias_table.T[:, None, None]).sum(-1)

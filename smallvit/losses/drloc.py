@@ -132,7 +132,8 @@ class DRLoc(nn.Module):
     def compare(
         self, prediction: Float[Tensor, "B m c"], target: Int[Tensor, "B m 2"]
     ) -> Float[Tensor, ""]:
-        """The loss of predictions, mean over all pairs."""
+        """The loss of predictions, mean over all pairs, in float32 at least."""
+        prediction = prediction.to(torch.promote_types(prediction.dtype, torch.float32))
         if self.mode == "l1":
             sides = prediction.new_tensor(self.grid if self.normalised else (1, 1))
             return F.l1_loss(prediction, target / sides)
@@ -167,7 +168,7 @@ def expected_offset(logits: Float[Tensor, "P c"], offset: Int[Tensor, " P"]) -> 
     """Regression by expectation with a variance term, mean over pairs."""
     chance = logits.softmax(-1)
     offsets = torch.arange(logits.shape[-1], device=logits.device, dtype=chance.dtype)
-    mean = chance @ offsets
+    mean = (chance * offsets).sum(-1)
     variance = (chance * (offsets - mean[:, None]).square()).sum(-1) + _VARIANCE_EPS
     error = (mean - offset).square()
     return (error / variance + _VARIANCE_WEIGHT * variance.log()).mean()

@@ -46,6 +46,8 @@ class CvTConfig(BackboneConfig):
                 "CvT has no +lsa (nor temperature or masked): its keys are pooled, so queries and "
                 "keys differ in number and there is no diagonal to mask"
             )
+        if any(kernel % 2 == 0 for kernel in self.kernels):
+            raise ValueError(f"kernels is {self.kernels}: allowed are odd numbers")
 
     @property
     def stack_stride(self) -> int:

@@ -80,6 +80,8 @@ class ViTConfig(BackboneConfig):
         super().__post_init__()
         if not self.convs:
             patch_grid(self.image_size, self.patch_size)
+        elif self.kernel % 2 == 0:
+            raise ValueError(f"kernel is {self.kernel}: allowed are odd numbers")
 
     @property
     def stride(self) -> int:

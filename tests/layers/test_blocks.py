@@ -13,6 +13,7 @@ from smallvit.layers import (
     Attention,
     Block,
     ChannelNorm,
+    ConvAttention,
     DropPath,
     LayerScale,
     Mlp,
@@ -173,6 +174,15 @@ def test_recomputing_changes_nothing_but_what_is_kept(dropout):
     more = counts["wide"] - counts["nothing"]
     assert (more["mm"], more["addmm"]) == (1, 1)
     assert (counts["everything"] - counts["nothing"])["addmm"] >= 2
+
+
+def test_recomputing_counts_once_in_batch_norms():
+    attention = ConvAttention(12, 3, grid=(4, 6), head_dim=4)
+    block = Block(attention, 12, 2.0).train()
+    block.recompute = "wide"
+    block(torch.randn(2, 24, 12, requires_grad=True)).sum().backward()
+    counts = [m.num_batches_tracked for m in block.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert counts == [1, 1, 1]
 
 
 @pytest.mark.compiled

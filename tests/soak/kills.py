@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import Run
+from smallvit.runs.folder import FINAL, Run
 from smallvit.training import resume, train
 from smallvit.training.folds import FOLDS, config_of_folds, resume_folds, train_folds
 from tests.soak.result import Result
@@ -59,9 +59,8 @@ class Kind(NamedTuple):
             train(self.config, out=out, shown=False)
 
     def finished(self, out: Path) -> bool:
-        if self.folds:
-            return (out / FOLDS).exists()
-        return (out / "run.json").exists() and Run.open(out).finished
+        last = out / FINAL if self.folds else out
+        return (last / "run.json").exists() and Run.open(last).finished
 
     def finish(self, out: Path, log: Path) -> None:
         """Comes to the end, and removes what a process left that was killed right after it."""
@@ -75,7 +74,8 @@ class Kind(NamedTuple):
 
     def compare(self, out: Path, whole: Path) -> None:
         """Refuses a run that is not the whole one to the last bit."""
-        for name in [f"fold-{fold}" for fold in range(self.folds)] or ["."]:
+        folds = [f"fold-{fold}" for fold in range(self.folds)]
+        for name in [*folds, FINAL] if folds else ["."]:
             assert_same_run(out / name, whole / name)
             left = sorted((out / name).glob("checkpoints/*"))
             assert not left, f"left behind: {left}"

@@ -101,6 +101,8 @@ def main() -> None:
     else:
         run = resume(sys.argv[2], clock=clock)
     sys.stdout.write(f"status {run.info['status']}\n")
+    if os.environ.get("SKEW") and os.environ["RANK"] == "0":
+        sys.stdout.write(f"took {clock.now}\n")
 
 
 if __name__ == "__main__":
