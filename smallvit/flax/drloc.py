@@ -112,8 +112,8 @@ class DRLoc(nn.Module):
 
 def _dense(x: Float[Array, "B m d"], width: int, name: str) -> Float[Array, "B m w"]:
     """A linear layer that starts as PyTorch's do."""
-    start = {"kernel_init": UNIFORM, "bias_init": uniform_bias(x.shape[-1])}
-    return nn.Dense(width, name=name, **start)(x)  # type: ignore[no-any-return]
+    bias = uniform_bias(x.shape[-1])
+    return nn.Dense(width, name=name, kernel_init=UNIFORM, bias_init=bias)(x)
 
 
 def _cross_entropy(logits: Float[Array, "B m c"], offset: Int[Array, "B m"]) -> Float[Array, "B m"]:

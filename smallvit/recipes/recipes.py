@@ -107,8 +107,8 @@ def compact(facts: Facts) -> Choice:
 
     300 epochs and 10 at the lowest rate, as the published configs have them: that of CIFAR for
     thumbnails, of Flowers-102 for larger images, of ImageNet from 100,000 of them. Claim: cct_7_3x1
-    on CIFAR-100, 80.5 % in 21 minutes on one H200, one seed, before all of it was as released; 80.92 %
-    in the paper (docs/results.md).
+    on CIFAR-100, 80.5 % in 21 minutes on one H200, one seed, before all of it was as released;
+    80.92 % in the paper (docs/results.md).
     """
     if facts.side <= SMALL:
         like = "CIFAR-100" if facts.classes > 10 else "CIFAR-10"

@@ -81,7 +81,7 @@ def test_wrong_names_get_a_sentence(name, sentence):
 def test_wrong_options_get_a_sentence():
     with pytest.raises(ValueError, match="kernel is 4: allowed are odd numbers"):
         make_model("cct_7_3x1", num_classes=3, image_size=32, options={"kernel": 4})
-    with pytest.raises(ValueError, match="kernels is .* allowed are odd numbers"):
+    with pytest.raises(ValueError, match=r"kernels is .* allowed are odd numbers"):
         make_model("cvt_13", num_classes=3, image_size=32, options={"kernels": (4, 3, 3)})
     with pytest.raises(ValueError, match=r"could not build resnet10t with .*depht=3"):
         make_model("timm/resnet10t", num_classes=3, image_size=32, options={"depht": 3})
