@@ -148,7 +148,7 @@ def scripts_in(text: str) -> Iterator[tuple[Path, list[str]]]:
     for part in pieces_in(text):
         match = re.match(r".*\bpython (?:-m )?(benchmarks|examples|tools)[./](\w+)(.*)", part)
         if match:
-            yield ROOT / match[1] / f"{match[2]}.py", re.findall(r"--[a-z-]+", match[3])
+            yield ROOT / match[1] / f"{match[2]}.py", re.findall(r"--[a-z0-9-]+", match[3])
 
 
 def unknown_in(text: str) -> list[str]:
@@ -156,7 +156,7 @@ def unknown_in(text: str) -> list[str]:
     wrong = []
     for path, options in scripts_in(text):
         if path.name != "train_flax.py":  # its options are the fields of its recipe
-            known = re.findall(r'"(--[a-z-]+)"', path.read_text() if path.is_file() else "")
+            known = re.findall(r'"(--[a-z0-9-]+)"', path.read_text() if path.is_file() else "")
             wrong += [f"{path.name} {option}" for option in options if option not in known]
         wrong += [] if path.is_file() else [path.name]
     for command, *words in commands_in(text):

@@ -10,6 +10,7 @@ _CUT = 0.02  # of the time, after which the test is cut short
 _MARGIN = 0.015  # of the time, for what was not measured
 _SECONDS = 2.5  # between two plans, at most
 _SHARE = 0.08  # of the time left, if that is shorter
+_MANY = 8  # steps among which a pause can be told from a slower machine
 _SAME = 0.02  # plans that differ by less are the same
 
 
@@ -23,8 +24,7 @@ class Pace:
     Attributes:
         started: When the time began, on the clock.
         seconds: All the time there is.
-        step_seconds: Of one step: the lesser of the last two times measured, as a pause of the
-            machine is no slower machine.
+        step_seconds: Of one step, as last measured.
         validation: Of one validation, in steps.
         end: Of everything after the last step but the test, in steps.
         test: Of calibration and test, in steps; they are cut short where the time is over.
@@ -44,8 +44,8 @@ class Pace:
 
     def __post_init__(self) -> None:
         self.step_seconds = max(self.step_seconds, 1e-9)
-        self.fastest = self._before = self.step_seconds
-        self._step, self._since, self._validated = 0, self.clock(), 0.0
+        self.fastest = self.step_seconds
+        self.begin(0)
 
     @property
     def reserve(self) -> float:
@@ -56,10 +56,12 @@ class Pace:
     def begin(self, step: int) -> None:
         """The clock of the steps starts here."""
         self._step, self._since, self._validated = step, self.clock(), 0.0
+        self._last, self._longest = self._since, 0.0
 
     def validated(self, seconds: float) -> None:
         """A validation took that long."""
         self._validated += seconds
+        self._last = self.clock()
         self.validation = seconds / self.step_seconds
 
     def affordable(self, step: int = 0) -> int:
@@ -83,18 +85,22 @@ class Pace:
         return self.clock() >= self.started + (1 + _CUT) * self.seconds
 
     def due(self, step: int) -> bool:
-        """Whether it is time to think again."""
+        """Whether it is time to think again; is asked after every step."""
+        now = self.clock()
+        self._last, self._longest = now, max(self._longest, now - self._last)
         left = self.started + self.seconds - self.reserve - self.clock()
         passed = self.clock() - self._since - self._validated
         return step > self._step and passed >= max(0.0, min(_SECONDS, _SHARE * left))
 
     def plan(self, step: int, steps: int) -> int:
         """How many steps in all, from what the steps since the last plan took."""
-        taken = (self.clock() - self._since - self._validated) / max(step - self._step, 1)
-        if taken > 0:
+        seconds, taken = self.clock() - self._since - self._validated, step - self._step
+        if taken >= _MANY and self._longest > seconds / 2:  # a pause of the machine is no step
+            seconds, taken = seconds - self._longest, taken - 1
+        if seconds > 0:
             # The seconds of a step alone change here: validation and end are counted in steps.
-            self.step_seconds, self._before = min(taken, self._before), taken
-            self.fastest = min(self.fastest, taken)
+            self.step_seconds = seconds / max(taken, 1)
+            self.fastest = min(self.fastest, self.step_seconds)
         self.begin(step)
         left = steps - step
         new = max(self.affordable(step), 1)
