@@ -210,7 +210,7 @@ def test_the_evaluation_is_that_of_the_saved_weights(source, tmp_path):
         run.model(), run.dataset().pixels("test"), mean=run.card.mean, std=run.card.std
     )
     loss = log_loss(softmax(logits, run.card.temperature), run.dataset().labels("test"))
-    assert evaluation(run)["log_loss"]["value"] == pytest.approx(loss, rel=1e-5)
+    assert evaluation(run)["log_loss"]["value"] == pytest.approx(loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["vit", "resnet18", "swin_tiny_p2"])
@@ -259,10 +259,10 @@ def test_balanced_loss_and_sampling(tmp_path):
     with torch.inference_mode():
         each = torch.nn.functional.cross_entropy(model.eval()(images), labels, reduction="none")
     by_class = torch.stack([each[labels == label].mean() for label in (0, 1)])
-    assert losses(plain)[0] == pytest.approx(each.mean().item(), rel=1e-5)
+    assert losses(plain)[0] == pytest.approx(each.mean().item(), rel=1e-3)
     weights = balanced_weights(dataset.labels("train"), 2)[labels]
-    assert losses(loss)[0] == pytest.approx((weights * each).mean().item(), rel=1e-5)
-    assert losses(loss)[0] != pytest.approx(losses(plain)[0], rel=1e-4)
+    assert losses(loss)[0] == pytest.approx((weights * each).mean().item(), rel=1e-3)
+    assert losses(loss)[0] != pytest.approx(losses(plain)[0], rel=3e-3)
     assert np.mean(losses(sampling)) == pytest.approx(by_class.mean().item(), rel=0.05)
 
 
