@@ -149,9 +149,7 @@ class TimmModel(Backbone):
         """Whether blocks compute their activations again instead of keeping them."""
         for part in self.modules():
             if isinstance(part, Block):
-                # A second pass would count twice in the statistics of a batch norm.
-                counts = any(isinstance(each, nn.BatchNorm2d) for each in part.modules())
-                part.recompute = "nothing" if not enable else "wide" if counts else "everything"
+                part.recompute = "everything" if enable else "nothing"
 
     def resized(self, image_size: int | Size) -> "TimmModel":
         """This model for another image size: same weights, positions resampled to its grid."""
