@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,23 @@ def test_families_are_the_connected_ones(photos: tuple[np.ndarray, np.ndarray]) 
     assert groups[:30] == groups[30:60]
     assert groups[:5] == groups[60:]
     assert len(set(groups)) >= 28
+
+
+def test_many_equal_images_take_little_memory(photos: tuple[np.ndarray, np.ndarray]) -> None:
+    """Each of the many pairs has two vectors of a kilobyte."""
+    survey = survey_array(np.concatenate([photos[0][:30], photos[0][:1].repeat(1500, 0)]))
+    tracemalloc.start()
+    groups = [row.tobytes() for row in families(survey.digests, survey.thumbs)]
+    few = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    pairs = near_duplicates(survey.thumbs)
+    many = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {*groups[30:]} == {groups[0]}
+    assert len({*groups}) > 20
+    assert len(pairs) >= 1501 * 1500 // 2
+    assert few < 100e6
+    assert many < 400e6
 
 
 def test_digits_do_not_look_like_duplicates(digits: tuple[np.ndarray, np.ndarray]) -> None:
