@@ -68,6 +68,7 @@ def families(
 
     def root(index: int) -> int:
         while parents[index] != index:
+            parents[index] = parents[parents[index]]  # so that ways stay short
             index = int(parents[index])
         return index
 
