@@ -114,7 +114,9 @@ def check(name: str, value: Any, hint: Any) -> None:
 def described(value: Any) -> str:
     """A value as a sentence can hold it."""
     if value is None or isinstance(value, bool | str | bytes | numbers.Real):
-        text = f"{value:.6g}" if isinstance(value, int) and abs(value) > 10**15 else repr(value)
+        text = repr(value)
+        if isinstance(value, int) and 10**15 < abs(value) < 10**300:
+            text = f"{value:.6g}"
         return text if len(text) <= 60 else f"{text[:57]}..."
     kind = type(value).__name__
     shape = getattr(value, "shape", None)

@@ -86,7 +86,10 @@ def read_yaml(text: str, source: str = "the text") -> Any:
         return yaml.load(text, _yaml()[0])
     # PyYAML raises these for scalars that are not of the type their !!tag claims, for dates that do
     # not exist, and for 20,000 brackets.
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
+    except (
+        *(yaml.YAMLError, ValueError, KeyError, IndexError),
+        *(AttributeError, OverflowError, RecursionError),
+    ) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{source} is not YAML that can be used: {reason}") from error
 
@@ -161,8 +164,8 @@ def overlaid(*trees: Mapping[str, Any]) -> dict[str, Any]:
     for tree in trees:
         for key, value in tree.items():
             old = result.get(key)
-            if isinstance(old, Mapping) and isinstance(value, Mapping):
-                value = overlaid(old, value)
+            if isinstance(value, Mapping):  # copied, so that a change of the result stays there
+                value = overlaid(old, value) if isinstance(old, Mapping) else overlaid(value)
             result[key] = value
     return result
 
@@ -268,7 +271,10 @@ def _convert_scalar(kind: Any, value: Any, path: str) -> Any:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     is_bool = isinstance(value, bool)
     if kind is float and isinstance(value, int | float) and not is_bool:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{path} has more than 300 digits: expected a number") from None
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, kind) and not (is_bool and kind is not bool):

@@ -31,7 +31,12 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
         path: The file to write; its folder must exist.
         shared: Whether other processes may write the same file at the same time. Each then has a
             temporary file of its own. Otherwise what a killed process left is overwritten.
+
+    Raises:
+        OSError: It cannot be written, or something that is no file has its name.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(f"{path} is a device or a pipe, and not replaced by a file: name a file")
     middle = f".{os.getpid()}-{secrets.token_hex(4)}" if shared else ""
     part = path.with_name(f"{path.name}{middle}.part")
     try:
@@ -50,6 +55,11 @@ def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
 def without_links(path: str, flags: int) -> int:
     """For `open`: raises OSError where the file is a link."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def at_home(path: str | os.PathLike[str]) -> Path:
+    """A path with the home folder for ~; ~NAME stays as it is where nobody has that name."""
+    return Path(os.path.expanduser(path))
 
 
 def hash_bytes(data: bytes) -> str:

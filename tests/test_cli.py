@@ -128,6 +128,9 @@ def test_cache(folder, tmp_path):
     assert "train" in listed
     assert "16×16" in listed
     assert "1 entry in" in listed
+    (about,) = tmp_path.glob("*.json")
+    about.write_text(json.dumps({**json.loads(about.read_text()), "shape": None}))
+    assert "?×?" in run("cache", **cache).stdout
     assert "freed" in run("cache", "--clear", **cache).stdout
     assert "0 entries" in run("cache", **cache).stdout
 

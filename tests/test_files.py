@@ -91,6 +91,16 @@ def test_writers_of_one_file_do_not_mix(tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["file"]
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match=f"{name} is a device or a pipe"):
+            write_bytes(tmp_path / name, b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+
+
 def test_folders_are_walked_in_order_and_never_twice_around(tmp_path, monkeypatch):
     for name in ("b.PNG", "a/2.jpg", "a/deep/1.jpeg", "a/notes.txt", ".hidden.png", ".git/3.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -25,12 +25,16 @@ MIX_DRAWS = 6
 def beta_quantiles(alpha: float) -> Float[Tensor, " points"]:
     """The inverse distribution function of Beta(α, α) at equally spaced probabilities.
 
-    With s = x^α the density's pole at 0 disappears: (1 − x)^(α−1) remains to integrate over s,
-    smooth up to the middle. The upper half mirrors the lower.
+    Up to α = 1 the density has a pole at 0, which disappears with s = x^α: (1 − x)^(α−1) remains
+    to integrate over s, smooth up to the middle. Above, it is a peak, narrow for a large α: the
+    ends are four standard deviations away from the middle. The upper half mirrors the lower.
     """
-    s = np.linspace(0, 0.5**alpha, 2**16 + 1)
-    x = s ** (1 / alpha)
-    density = (1 - x) ** (alpha - 1)
+    if alpha <= 1:
+        x = np.linspace(0, 0.5**alpha, 2**16 + 1) ** (1 / alpha)
+        density = (1 - x) ** (alpha - 1)
+    else:
+        x = np.linspace(max(0.0, 0.5 - 2 / np.sqrt(2 * alpha + 1)), 0.5, 2**16 + 1)
+        density = (4 * x * (1 - x)) ** (alpha - 1)
     mass = np.concatenate([[0], np.cumsum(density[1:] + density[:-1])])
     lower = np.interp(np.linspace(0, mass[-1], _QUANTILES // 2 + 1), mass, x)
     lower[-1] = 0.5

@@ -87,7 +87,10 @@ def cache(
     table = Table("source", "split", "images", "size", "fit", "MB", box=None, pad_edge=False)
     for entry in entries:
         about = entry.about
-        count, _, height, width = about.get("shape", ("?", "", "?", "?"))
+        shape = about.get("shape")
+        if not isinstance(shape, list) or len(shape) != 4:
+            shape = ["?"] * 4
+        count, _, height, width = shape
         cells = [about.get("source", "?"), about.get("split", "?"), count, f"{height}×{width}"]
         cells += [about.get("fit", "?"), f"{entry.size / 1e6:,.1f}"]
         table.add_row(*(Text(legible(str(cell))) for cell in cells))

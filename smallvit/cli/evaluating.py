@@ -8,10 +8,11 @@ import typer
 
 from smallvit.cli.app import app
 from smallvit.cli.terminal import say
+from smallvit.devices import DeviceName
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-DeviceName = Annotated[
-    Literal["auto", "cpu", "cuda", "mps"],
+Device = Annotated[
+    DeviceName,
     typer.Option("--device", help="Where to compute; auto takes a GPU if there is one."),
 ]
 
@@ -32,7 +33,7 @@ def evaluate(
     json: Annotated[
         Path | None, typer.Option(help="Write all numbers to this file as JSON; - prints them.")
     ] = None,
-    device: DeviceName = "auto",
+    device: Device = "auto",
 ) -> None:
     """Say how good a trained model is, and how sure that is.
 

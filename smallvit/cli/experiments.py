@@ -24,6 +24,8 @@ _NAMES = (
     *("DATA", "--image-size", "--val", "--test", "--allow", "--fit", "--root", "--download"),
     *("--recipe", "--minutes", "--epochs", "--seed", "--device", "--deterministic"),
 )
+#: What may be said of a set that goes on.
+_ALWAYS = ("out", "on", "cores", "result", "results")
 _MINUTES = "Minutes for each run instead of epochs: as many steps as fit are planned."
 ABLATED = tuple(
     replace(option, help=_MINUTES) if option.name == "--minutes" else option
@@ -107,6 +109,8 @@ def compare(
     wanted = None
     if settings.get("data", {}).get("source"):
         wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
+    elif out is not None:
+        _refuse_settings(context)
     _end(_work("compare", wanted, out, on=on, cores=cores))
 
 
@@ -130,6 +134,8 @@ def ablate(
         wanted, impossible = ablate_set(settings, seeds=seeds, command=typed())
         for row, reason in impossible.items():
             say(f"{row} is left out: {reason}", err=True)
+    elif out is not None:
+        _refuse_settings(context)
     _end(_work("ablate", wanted, out, on=on, cores=cores))
 
 
@@ -168,6 +174,8 @@ def curve(
         wanted = curve_set(
             settings, models or [], shares=_numbers(shares), seeds=seeds, command=typed()
         )
+    elif out is not None:
+        _refuse_settings(context)
     folder = _work("curve", wanted, out, on=on, cores=cores)
     if result is not None:
         from smallvit.experiments import read_outcomes
@@ -234,6 +242,8 @@ def reproduce(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
         )
         out = out or Path("runs") / "reproduce" / row.replace("/", "-")
+    elif out is not None:
+        _refuse_settings(context)
     folder = _work("reproduce", wanted, out, on=on, cores=cores)
     outcomes = read_outcomes(folder)
     if any(each.state == "finished" for each in outcomes):
@@ -248,6 +258,23 @@ def _settings(
     from smallvit.runs.config import changes_of, layered
 
     return layered(requested(context, options), changes_of(changes or []))
+
+
+def _refuse_settings(context: typer.Context) -> None:
+    """Refuses what says how to train where nothing says on what: a set goes on as it began."""
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _ALWAYS
+        and (source := context.get_parameter_source(parameter.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        what = "ROW" if context.command.name == "reproduce" else "DATA"
+        raise refusal(
+            f"{', '.join(given)}: a set goes on with what it began with; leave that out, or "
+            f"give {what} too to add runs to it"
+        )
 
 
 def _numbers(text: str | None) -> list[float]:

@@ -47,17 +47,18 @@ def _versions(card: "Card") -> str:
 
 
 def _lines(card: "Card") -> dict[str, str]:
+    from smallvit.config_io import leaf
     from smallvit.evaluation import Estimate
     from smallvit.text import some
 
-    facts, data = card.facts, card.config.get("data", {})
+    facts, data = card.facts, leaf(card.config, "data.source")
     parameters = facts.get("parameters")
     counts = ", ".join(f"{count:,} {split}" for split, count in facts.get("counts", {}).items())
     kind = {1: "grey", 3: "colour"}.get(card.channels, f"{card.channels} channels")
     lines = {
         "model": str(card.model.get("name"))
         + (f", {parameters:,} parameters" if parameters else ""),
-        "data": str(data.get("source") or "unknown") + (f": {counts}" if counts else ""),
+        "data": str(data or "unknown") + (f": {counts}" if counts else ""),
         "classes": f"{len(card.classes):,}: {some(card.classes, _NAMED)}",
         "images": "{}×{}, {}, {}".format(*card.image_size, kind, card.fit),
         "accuracy": "not measured",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from smallvit.cli.app import app
-from smallvit.cli.evaluating import DeviceName
+from smallvit.cli.evaluating import Device
 from smallvit.cli.terminal import say
 
 
@@ -26,7 +26,7 @@ def report(
             "beside the first run.",
         ),
     ] = None,
-    device: DeviceName = "auto",
+    device: Device = "auto",
 ) -> None:
     """Write one self-contained HTML page about a run, or about several side by side."""
     from smallvit.reporting import report as write_report

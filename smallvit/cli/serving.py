@@ -1,10 +1,11 @@
 """`smallvit serve`."""
 
+import math
 from typing import Annotated
 
 import typer
 
-from smallvit.cli.app import app
+from smallvit.cli.app import app, refusal
 from smallvit.formats import TRUST, sources
 
 
@@ -44,6 +45,8 @@ def serve(
     from smallvit.server import Limits
     from smallvit.server import serve as run_server
 
+    if not math.isfinite(1e6 * max_mb):
+        raise refusal(f"--max-mb is {max_mb}: expected is a number of megabytes")
     limits = Limits(
         upload=round(1e6 * max_mb),
         pixels=max_pixels,
@@ -51,15 +54,12 @@ def serve(
         requests=requests,
         seconds=seconds,
     )
-    try:
-        run_server(
-            source,
-            host=host,
-            port=port,
-            device=device,
-            trust=trust,
-            allow_hosts=allow_host or (),
-            limits=limits,
-        )
-    except ImportError as error:
-        raise ValueError(str(error)) from error
+    run_server(
+        source,
+        host=host,
+        port=port,
+        device=device,
+        trust=trust,
+        allow_hosts=allow_host or (),
+        limits=limits,
+    )

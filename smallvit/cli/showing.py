@@ -97,6 +97,7 @@ class Show:
     def __rich__(self) -> "RenderableType":
         """The table of a running set."""
         from rich.table import Table as RichTable
+        from rich.text import Text
 
         shown = RichTable("row", "done", "accuracy", "now", box=None, pad_edge=False)
         for row in dict.fromkeys(self.rows.values()):
@@ -110,7 +111,7 @@ class Show:
                     f"seed {each.seed}: {progress(self.folder / each.folder)}" for each in running
                 )
             mean = f"{100 * sum(found) / len(found):.1f} %" if found else "–"
-            shown.add_row(row, f"{done} of {len(states)}", mean, now)
+            shown.add_row(Text(legible(row)), f"{done} of {len(states)}", mean, now)
         return shown
 
 

@@ -1,10 +1,9 @@
 """.npz files of decoded images, and folders of train.npz, val.npz and test.npz."""
 
 import math
-import zlib
 from pathlib import Path
 from typing import IO, Any
-from zipfile import BadZipFile, ZipFile, ZipInfo, is_zipfile
+from zipfile import ZipFile, ZipInfo, is_zipfile
 
 import numpy as np
 from jaxtyping import UInt8
@@ -24,7 +23,16 @@ _LAYOUT = (
 def read_arrays(path: Path) -> Source:
     """Reads an .npz file, or a folder of one file per split."""
     if path.is_dir():
-        files = {split_name(file.stem): file for file in sorted(path.glob("*.npz"))}
+        files: dict[str, Path] = {}
+        for file in sorted(path.glob("*.npz")):
+            name = split_name(file.stem) or ""
+            if name in files:
+                raise ValueError(
+                    f"{shown(path)} holds both {files[name].name} and {file.name}: only one can be "
+                    f"the {name} split; rename or move the other"
+                )
+            if name:
+                files[name] = file
         parts = {split: _read(files[split]) for split in SPLITS if split in files}
     else:
         parts = {"": _read(path)}
@@ -78,8 +86,10 @@ def _read(path: Path) -> dict[str, Any]:
                 for name, item in members.items()
                 if name in _NAMES
             }
-    # The last is raised for members that are encrypted or compressed in another way.
-    except (OSError, EOFError, BadZipFile, zlib.error, RuntimeError) as error:
+    except ValueError:
+        raise  # it says what is wrong
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        # Members may be encrypted, or damaged in a way of their compression's own.
         raise ValueError(f"{shown(path)} cannot be read as .npz: {error}") from error
     missing = [name for name in ("images", "labels") if name not in arrays]
     if missing:
@@ -130,20 +140,23 @@ def _member(archive: ZipFile, item: ZipInfo, title: str) -> np.ndarray:
                 f"array; {_LAYOUT}"
             )
         promised, held = math.prod(shape) * kind.itemsize, item.file_size - file.tell()
-        if promised != held:
+        if promised != held or min(shape, default=0) < 0:
             raise ValueError(
                 f"{title} is damaged: its header says {promised:,} bytes, shaped {shape}, and "
                 f"{held:,} are there"
             )
         try:
             data = np.empty(promised, np.uint8)
-        except MemoryError as error:
+        except (MemoryError, ValueError) as error:
             raise ValueError(
                 f"{title} needs {promised / 1e9:,.1f} GB of memory, and there is not so much: save "
                 "smaller images, or a folder of image files, which are read one by one"
             ) from error
         _fill(data, file)
-    return np.ndarray(shape, kind, data, order="F" if by_column else "C")
+    try:
+        return np.ndarray(shape, kind, data, order="F" if by_column else "C")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{title} is damaged: no array is shaped {shape}") from error
 
 
 def _fill(data: UInt8[np.ndarray, " N"], file: IO[bytes]) -> None:

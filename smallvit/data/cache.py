@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import UInt8
 
-from smallvit.files import writing
+from smallvit.files import at_home, writing
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Entry:
 def directory() -> Path:
     """SMALLVIT_CACHE, or the folder smallvit in the user's cache folder."""
     if chosen := os.environ.get("SMALLVIT_CACHE"):
-        return Path(chosen).expanduser()
+        return at_home(chosen)
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":
@@ -237,15 +237,19 @@ def _lock(path: Path) -> IO[bytes] | None:
         import fcntl
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("wb")
+        while True:
+            file = path.open("wb")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                # One that was removed before it was ours keeps nobody out.
+                if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                    return file
+            except OSError:
+                file.close()
+                raise
+            file.close()
     except (ImportError, OSError):
         return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        file.close()
-        return None
-    return file
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."] | None:
@@ -263,12 +267,13 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."] | No
     except (OSError, ValueError):
         return None
     identity = (status.st_ino, status.st_size, status.st_mtime_ns)
-    if _opened.get(str(path)) != identity:  # a process reads it all once
+    opened = str(pixels.filename)  # as `refuse_truncated` finds it: without links, from the root
+    if _opened.get(opened) != identity:  # a process reads it all once
         if _read_about(path).get(_SUM) != _checksum(pixels):
             return None
         # A file written just now may be written again without a later time.
         old = time.time_ns() - status.st_mtime_ns > 10**9
-        _opened[str(path)] = (*identity[:2], status.st_mtime_ns if old else -1)
+        _opened[opened] = (*identity[:2], status.st_mtime_ns if old else -1)
     return pixels
 
 

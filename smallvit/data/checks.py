@@ -166,7 +166,7 @@ def _counts(view: View) -> Iterator[Finding]:
                 f"{_examples(items)}. Add training images, or remove the class from every split.",
                 items=items,
             )
-    for split in view.counts.keys() - {"train"}:
+    for split in [name for name in view.counts if name != "train"]:
         absent = tuple(
             (name,) for name, count in view.counts[split].items() if not count and training[name]
         )

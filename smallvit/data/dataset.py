@@ -201,7 +201,13 @@ class Dataset:
         }
 
     def readable(self) -> "Dataset":
-        """The same without the images that cannot be read; `dropped` names them."""
+        """The same without the images that cannot be read; `dropped` names them.
+
+        A split of which nothing is left is left out, and a note says so.
+
+        Raises:
+            ValueError: No training image can be read, or no image at all.
+        """
         splits = {
             name: samples.select(np.flatnonzero(samples.survey.readable))
             for name, samples in self.splits.items()
@@ -211,7 +217,24 @@ class Dataset:
             for samples in self.splits.values()
             for i in sorted(samples.survey.errors)
         ]
-        return replace(self, splits=MappingProxyType(splits), dropped=(*self.dropped, *bad))
+        left = {name: samples for name, samples in splits.items() if len(samples)}
+        lost = [name for name in splits if name not in left]
+        if "train" in lost or not left:
+            raise ValueError(
+                f"no image of the {lost[0]} split of {shown(self.source)} can be read: "
+                f"{some(bad)}; replace them"
+            )
+        notes = [
+            f"none of the {len(self.splits[name]):,} images of {name} can be read: there is "
+            "no such split"
+            for name in lost
+        ]
+        return replace(
+            self,
+            splits=MappingProxyType(left),
+            notes=(*self.notes, *notes),
+            dropped=(*self.dropped, *bad),
+        )
 
     @checked
     def fold(self, number: Natural, folds: Positive, *, val: float = 0.0) -> "Dataset":
@@ -227,7 +250,7 @@ class Dataset:
         if not 0 <= number < folds:
             raise ValueError(f"fold is {number}: allowed is 0 to {folds - 1}")
         pool = self.split("train")
-        groupings = self._groupings(pool)
+        groupings = _groupings(pool, self.official)
         tested = deal(pool.labels, groupings, folds=folds, seed=self.seed) == number
         rest = np.flatnonzero(~tested)
         held = np.zeros(len(rest), bool)
@@ -265,18 +288,15 @@ class Dataset:
         for name in ("train", "val") if share < 1 else ():
             if name in splits:
                 samples = splits[name]
-                kept = keep(samples.labels, self._groupings(samples), fraction=share, seed=seed)
+                groupings = _groupings(samples, self.official)
+                kept = keep(samples.labels, groupings, fraction=share, seed=seed)
                 splits[name] = samples.select(np.flatnonzero(kept))
         return replace(self, splits=MappingProxyType(splits))
 
-    def _groupings(self, samples: Samples) -> tuple[UInt8[np.ndarray, "N digest"], ...]:
-        """Which images stay together: near duplicates, and where that is too coarse equal ones."""
-        digests = samples.survey.digests
-        # Benchmarks are divided as everyone does, also where they have duplicates.
-        return digests if self.official else families(digests, samples.survey.thumbs), digests
-
     def _key(self, samples: Samples) -> str:
         text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
+        if not isinstance(samples.images, tuple):  # the digest of pixels leaves out their shape
+            text += f"{samples.images.shape[1:]} "
         return hashlib.blake2b(
             text.encode() + samples.survey.digests.tobytes(), digest_size=DIGEST
         ).hexdigest()
@@ -364,15 +384,9 @@ def load_data(
         labels=np.array([number[label] for label in source.labels], np.int64),
         survey=survey,
     )
-    indices, held_out, notes = assign(
-        pool.labels,
-        survey.digests,
-        # Benchmarks are divided as everyone does, also where they have duplicates.
-        survey.digests if source.official else families(survey.digests, survey.thumbs),
-        source.splits,
-        {"test": test, "val": val},
-        seed,
-    )
+    together, digests = _groupings(pool, source.official)
+    shares = {"test": test, "val": val}
+    indices, held_out, notes = assign(pool.labels, digests, together, source.splits, shares, seed)
     return Dataset(
         source=os.fspath(spec),
         classes=names,
@@ -403,6 +417,13 @@ def _classes(
             f"({some(names, 6)}): {some(unknown)}{nearest(unknown[0], names)}"
         )
     return names
+
+
+def _groupings(samples: Samples, official: bool) -> tuple[UInt8[np.ndarray, "N digest"], ...]:
+    """Which images stay together: near duplicates, and where that is too coarse equal ones."""
+    digests = samples.survey.digests
+    # Benchmarks are divided as everyone does, also where they have duplicates.
+    return digests if official else families(digests, samples.survey.thumbs), digests
 
 
 def _common_channels(survey: Survey) -> int:

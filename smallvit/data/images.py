@@ -22,9 +22,7 @@ from PIL.Image import Image as PilImage
 
 from smallvit.arguments import Width, checked
 from smallvit.extras import require
-from smallvit.files import IMAGE_SUFFIXES
 
-SUFFIXES = IMAGE_SUFFIXES
 MAX_PIXELS = 89_000_000
 """Larger images are refused as decompression bombs; Pillow's own limit is just above."""
 

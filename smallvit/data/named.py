@@ -14,6 +14,7 @@ from smallvit.data.arrays import read_arrays
 from smallvit.data.folders import read_tiny_imagenet
 from smallvit.data.samples import Source
 from smallvit.extras import require
+from smallvit.files import at_home
 
 _TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 _TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
@@ -26,7 +27,7 @@ Reader = Callable[[Path, bool, str], Source]
 
 def default_root() -> Path:
     """Where named datasets are by default: SMALLVIT_DATA, or a folder in the cache folder."""
-    return Path(os.environ.get("SMALLVIT_DATA") or cache.directory() / "datasets").expanduser()
+    return at_home(os.environ.get("SMALLVIT_DATA") or cache.directory() / "datasets")
 
 
 def read_named(spec: str, root: Path, *, download: bool) -> Source:

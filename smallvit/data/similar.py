@@ -14,6 +14,7 @@ _CLOSEST, _WIDEST = 0.002, 0.02
 _FLAT = 2.0
 _VOTERS = 1000
 _NEIGHBOURS = 5
+_PAIRS = 2**15  # that are compared at a time
 
 
 def perceptual_hash(thumbs: UInt8[np.ndarray, "N T T"]) -> UInt64[np.ndarray, " N"]:
@@ -26,18 +27,28 @@ def perceptual_hash(thumbs: UInt8[np.ndarray, "N T T"]) -> UInt64[np.ndarray, " 
     return np.packbits(bits, axis=1).view(np.uint64).reshape(len(thumbs))
 
 
-def near_duplicates(thumbs: UInt8[np.ndarray, "N T T"]) -> Int64[np.ndarray, "M 2"]:
+def near_duplicates(
+    thumbs: UInt8[np.ndarray, "N T T"], *, among: Int64[np.ndarray, " n"] | None = None
+) -> Int64[np.ndarray, "M 2"]:
     """Pairs of images that are nearly the same: resaved, resized or brightened, say.
 
     Their hashes differ in at most `BITS` bits and their thumbnails correlate. How much depends on
     the dataset: where all images look alike, as digits do, duplicates must be far closer than
     neighbours usually are.
+
+    Args:
+        thumbs: Of all images.
+        among: Indices of those that are paired; all by default.
     """
     varied = np.flatnonzero(thumbs.std(axis=(1, 2)) > _FLAT)
     if len(varied) < 2:
         return np.empty((0, 2), np.int64)
     vectors = _normalised(thumbs[varied])
-    codes, limit = perceptual_hash(thumbs[varied]), 1 - _reach(vectors)
+    limit = 1 - _reach(vectors)
+    if among is not None:
+        chosen = np.isin(varied, among)
+        varied, vectors = varied[chosen], vectors[chosen]
+    codes = perceptual_hash(thumbs[varied])
     parts = [_alike(codes, vectors, limit, *bucket) for bucket in _buckets(codes)]
     pairs = np.concatenate([np.empty((0, 2), np.int64), *parts])
     ordered: np.ndarray = varied[pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]]
@@ -51,18 +62,22 @@ def families(
 
     It is the smallest digest of the connected images; without near duplicates, the image's own.
     """
+    rows = [digest.tobytes() for digest in digests]
+    first = {row: index for index, row in reversed(list(enumerate(rows)))}  # one of equal images
     parents = np.arange(len(digests))
 
     def root(index: int) -> int:
         while parents[index] != index:
+            parents[index] = parents[parents[index]]  # so that ways stay short
             index = int(parents[index])
         return index
 
-    for one, other in near_duplicates(thumbs).tolist():
+    among = np.array(list(first.values()), np.int64)
+    for one, other in near_duplicates(thumbs, among=among).tolist():
         a, b = root(one), root(other)
-        first, second = (a, b) if digests[a].tobytes() < digests[b].tobytes() else (b, a)
-        parents[second] = first
-    return digests[[root(index) for index in range(len(digests))]]
+        smaller, larger = (a, b) if rows[a] < rows[b] else (b, a)
+        parents[larger] = smaller
+    return digests[[root(first[row]) for row in rows]]
 
 
 def flip_loss(thumbs: UInt8[np.ndarray, "N T T"], labels: Int64[np.ndarray, " N"]) -> float:
@@ -129,7 +144,11 @@ def _alike(
         shared = apart[i, j][:, None].view(np.uint8) == 0
         first = shared.argmax(axis=1) == byte
         one, other = rows[i[first]], columns[j[first]]
-        same = np.einsum("nd,nd->n", vectors[one], vectors[other]) >= limit
+        same = np.zeros(len(one), bool)
+        for at in range(0, len(one), _PAIRS):
+            part = slice(at, at + _PAIRS)
+            likeness = np.einsum("nd,nd->n", vectors[one[part]], vectors[other[part]])
+            same[part] = likeness >= limit
         pairs.append(np.stack([one[same], other[same]], axis=1))
     return np.concatenate(pairs)
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from smallvit.files import at_home
 from smallvit.text import nearest, shown
 
 if TYPE_CHECKING:
@@ -110,11 +111,11 @@ def find(
     """
     from smallvit.data.named import NAMED, default_root, read_named
 
-    path = Path(spec).expanduser()
+    path = at_home(spec)
     if isinstance(spec, str) and spec.partition(":")[0] in NAMED:
         if path.exists():
             logger.warning("%s is read as the dataset of that name; the folder is ./%s", spec, spec)
-        folder = default_root() if root is None else Path(root).expanduser()
+        folder = default_root() if root is None else at_home(root)
         return read_named(spec, folder, download=download)
     for form in FORMS:
         if form.matches(path):

@@ -102,7 +102,7 @@ def hold_out(
             "share from 0 up to below 1, and something must be left to train on"
         )
     chosen = np.zeros(len(labels), bool)
-    keys = [np.array([_key(seed, split, row.tobytes()) for row in g], np.uint64) for g in groupings]
+    keys = _keys(seed, split, groupings)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         wanted = max(1, int(len(members) * fraction + 0.5))
@@ -137,9 +137,7 @@ def keep(
     if not 0 < fraction <= 1:
         raise ValueError(f"a share of {fraction:g} of the images was to be kept: allowed is 0 to 1")
     kept = np.zeros(len(labels), bool)
-    keys = [
-        np.array([_key(seed, "keep", row.tobytes()) for row in g], np.uint64) for g in groupings
-    ]
+    keys = _keys(seed, "keep", groupings)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         # One grouping for all fractions, or the smaller choice would not lie in the larger one.
@@ -167,9 +165,7 @@ def deal(
     if not 2 <= folds <= len(labels):
         raise ValueError(f"folds is {folds}: allowed is 2 up to the {len(labels):,} images")
     assigned = np.zeros(len(labels), np.int64)
-    keys = [
-        np.array([_key(seed, "fold", row.tobytes()) for row in g], np.uint64) for g in groupings
-    ]
+    keys = _keys(seed, "fold", groupings)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         for grouping in keys:
@@ -197,6 +193,13 @@ def _cut(keys: UInt64[np.ndarray, " n"], wanted: int) -> int:
     return int(min(cuts, key=lambda cut: (abs(cut - wanted), -cut)))
 
 
-def _key(seed: int, split: str, digest: bytes) -> int:
-    text = f"{seed} {split} ".encode() + digest
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+def _keys(
+    seed: int, split: str, groupings: Sequence[UInt8[np.ndarray, "N digest"]]
+) -> list[UInt64[np.ndarray, " N"]]:
+    """For each grouping a random number per image, the same for those with the same hash."""
+
+    def key(digest: bytes) -> int:
+        text = f"{seed} {split} ".encode() + digest
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+    return [np.array([key(row.tobytes()) for row in each], np.uint64) for each in groupings]

@@ -8,7 +8,6 @@ from smallvit.arguments import checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Outcome, RunSet
-from smallvit.experiments.rows import make_rows
 from smallvit.models.names import Name, check_name
 from smallvit.recipes import Plan, plan
 from smallvit.reporting.sheet import Sheet
@@ -98,18 +97,13 @@ def _refused(changes: Mapping[str, Any], planned: Plan) -> str:
 
 def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str, Any]]:
     """What an ablation found: for people, and as plain data."""
-    rows = make_rows(outcomes)
-    sheet, plain = compare.conclude(runs, outcomes)
+    sheet, plain = compare.conclude(runs, outcomes, title="Parts", versus="− plain")
     model, data = str(runs.facts.get("model")), shown(str(runs.facts.get("data", "data")))
     impossible = runs.facts.get("impossible", {})
     missing = [f"{row} was left out: {reason}." for row, reason in impossible.items()]
     sheet = replace(
         sheet,
-        title=f"{counted(len(rows), 'row')} of an ablation of {model} on {data}",
-        tables=(
-            compare.table_of(rows, title="Parts", versus="− plain"),
-            compare.seeds_table(rows),
-        ),
+        title=f"{counted(len(runs.rows), 'row')} of an ablation of {model} on {data}",
         notes=(*sheet.notes, *missing),
     )
     return sheet, {**plain, "model": model, "impossible": dict(impossible)}

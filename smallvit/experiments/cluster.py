@@ -24,6 +24,7 @@ from smallvit.experiments.engine import (
     Member,
     Outcome,
     alone,
+    note_commit,
     note_failure,
     read_outcome,
     read_outcomes,
@@ -201,6 +202,7 @@ class _Calls:
 
     def submit(self, member: Member) -> None:
         """Gives a member to some worker, with what is there of it already."""
+        note_commit(self._folder, member)
         files, _ = read_files(self._folder / member.folder, {})
         plain = to_plain(member)
         self.running[self._task.remote(plain, files, self._command)] = member

@@ -9,7 +9,7 @@ from smallvit.arguments import Between, checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.evaluation import Estimate
 from smallvit.experiments.engine import Member, Outcome, RunSet, seeded
-from smallvit.experiments.rows import Row, make_rows
+from smallvit.experiments.rows import Row, evaluations_of, make_rows
 from smallvit.experiments.specs import changes_for, listed
 from smallvit.recipes import Plan, plan
 from smallvit.reporting.charts import Chart, Point
@@ -81,10 +81,19 @@ def tell_budget(settings: Mapping[str, Any]) -> str:
     return "the recipe's"
 
 
-def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str, Any]]:
-    """What a comparison found: for people, and as plain data."""
+def conclude(
+    runs: RunSet, outcomes: Sequence[Outcome], *, title: str = "Models", versus: str = "− first"
+) -> tuple[Sheet, dict[str, Any]]:
+    """What a comparison found: for people, and as plain data.
+
+    Args:
+        runs: The set.
+        outcomes: Of its members.
+        title: Of the table.
+        versus: Heading of the differences.
+    """
     rows = make_rows(outcomes)
-    tested = next((row.runs[0].evaluation() for row in rows if row.accuracies), None)
+    tested = next((each for row in rows for each in evaluations_of(row).values()), None)
     several = max((len(row.accuracies) for row in rows), default=0) > 1
     images = counted(tested.count, "test image") if tested else "no test images"
     notes = [
@@ -96,11 +105,13 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
             "Intervals are about another seed and other test images of the same kind, together; p "
             "is corrected after Holm for the number of rows."
         )
+    if short := sum(len(row.runs) - len(row.seeds) for row in rows if row.seeds):
+        notes.append(f"{counted(short, 'test was', 'tests were')} cut short, and left out.")
     sheet = Sheet(
         title=f"{counted(len(rows), 'model')} on {shown(str(runs.facts.get('data', 'data')))}",
         lead=tuple(verdicts(rows)),
         notes=tuple(notes),
-        tables=(table_of(rows, title="Models"), seeds_table(rows)),
+        tables=(table_of(rows, title=title, versus=versus), seeds_table(rows)),
         charts=tuple(charts_of(rows)),
         failures={name: text for row in rows for name, text in row.errors.items()},
         record=record_of(runs),
@@ -184,7 +195,7 @@ def tell_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
-def table_of(rows: Sequence[Row], *, title: str, versus: str = "− first") -> Table:
+def table_of(rows: Sequence[Row], *, title: str, versus: str) -> Table:
     """All rows with their numbers."""
     columns = (
         *("model", "accuracy", "± std", "95 % interval", f"{versus}, points", "p"),
@@ -263,15 +274,13 @@ def seeds_table(rows: Sequence[Row]) -> Table:
     """Every run, for those who want to see the spread."""
     cells = []
     for row in rows:
-        accuracies = iter(row.accuracies)
+        accuracies = dict(zip(row.seeds, row.accuracies, strict=True))
         for outcome in row.outcomes:
-            finished = outcome.state == "finished"
-            value = next(accuracies, None) if finished else None
             cells.append(
                 (
                     Cell(text=row.name),
                     number_cell(float(outcome.member.seed), "{:.0f}"),
-                    percent_cell(value),
+                    percent_cell(accuracies.get(outcome.member.seed)),
                     Cell(text=outcome.state),
                     Cell(text=outcome.member.folder),
                 )

@@ -14,7 +14,7 @@ from smallvit.evaluation.seeds import hits_of
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Member, Outcome, RunSet
 from smallvit.experiments.results import CurveOfModel, CurvePoint, CurveResult
-from smallvit.experiments.rows import Row, make_rows
+from smallvit.experiments.rows import Row, evaluations_of, make_rows
 from smallvit.experiments.specs import changes_for, listed
 from smallvit.recipes import plan
 from smallvit.reporting.charts import Chart
@@ -124,10 +124,7 @@ def make_curves(runs: RunSet, outcomes: Sequence[Outcome]) -> list[Curve]:
 
 def _fitted(model: str, found: list[tuple[int, Row]]) -> Curve:
     curve = Curve(model=model, points=tuple(found))
-    evaluations = {
-        count: [e for run in row.runs if (e := run.evaluation()) is not None]
-        for count, row in found
-    }
+    evaluations = {count: list(evaluations_of(row).values()) for count, row in found}
     if len(evaluations) < 3:
         why = f"only {counted(len(evaluations), 'number')} of images could be trained"
         return Curve(model=model, points=curve.points, why=why)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from smallvit.arguments import checked
 from smallvit.config_io import differences, from_plain, overlaid, to_plain
-from smallvit.files import read_json, write_json
+from smallvit.files import read_json, without_links, write_json
 from smallvit.recipes import plan
 from smallvit.runs.folder import INFO, Run, refuse_taken
 from smallvit.text import some
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 SET, FAILED, LOCK = "set.json", "failed.json", ".lock"
 FORMAT = 1
 """Of the sets that are written; newer ones are refused."""
+
+_COMMITS = "commits"  # of each member, among the facts
 
 Kind = Literal["compare", "ablate", "curve", "reproduce"]
 State = Literal["waiting", "unfinished", "finished", "failed"]
@@ -75,7 +77,8 @@ class RunSet:
         members: The runs, in the order in which they are trained.
         facts: What else the answer needs, as plain data.
         command: For the record: what was typed.
-        commits: Versions of the code in whose repositories it was trained, the last one last.
+        commits: Versions of the code in whose repositories it was trained, the last one last;
+            `trained_with` names that of each member.
         format: Of the file.
     """
 
@@ -119,7 +122,21 @@ class RunSet:
         new = tuple(member for member in wanted.members if member.name not in known)
         rows = list(dict.fromkeys([*self.rows, *wanted.rows]))
         members = sorted((*self.members, *new), key=lambda m: (rows.index(m.row), m.seed))
-        return replace(self, members=tuple(members), facts=overlaid(self.facts, wanted.facts))
+        commands = [self.command] if len(members) > len(wanted.members) else []
+        commands += [wanted.command] if new or not commands else []
+        return replace(
+            self,
+            members=tuple(members),
+            facts=overlaid(self.facts, wanted.facts),
+            command=" && ".join(filter(None, commands)) or self.command,
+        )
+
+    def trained_with(self, member: Member) -> str:
+        """The version of the code with which a member was trained last; empty if unknown."""
+        known = self.facts.get(_COMMITS, {})
+        # Sets of older versions name those of the whole set alone.
+        others = [commit for commit in self.commits if commit not in known.values()]
+        return str(known.get(member.name, "".join(others[-1:])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +183,6 @@ def begin(folder: Path, wanted: RunSet | None) -> RunSet:
         refuse_taken(folder)
         found = wanted
         folder.mkdir(parents=True, exist_ok=True)
-    if (commit := _commit()) and commit not in found.commits:
-        found = replace(found, commits=(*found.commits, commit))
     write_json(folder / SET, to_plain(found))
     return found
 
@@ -234,6 +249,7 @@ def conduct(
             if outcome.state == "finished":
                 continue
             member = outcome.member
+            note_commit(folder, member)
             started(member)
             error = ""
             try:
@@ -275,6 +291,16 @@ def train_member(
     )
 
 
+def note_commit(folder: Path, member: Member) -> None:
+    """Keeps with which version of the code a member is trained now, if the code tells one."""
+    if not (commit := _commit()):
+        return
+    runs = read_set(folder)
+    known = [each for each in runs.commits if each != commit]
+    facts = overlaid(runs.facts, {_COMMITS: {member.name: commit}})
+    write_json(folder / SET, to_plain(replace(runs, commits=(*known, commit), facts=facts)))
+
+
 def note_failure(folder: Path, member: Member, error: str) -> None:
     """Keeps why a member failed, or forgets it where it did not."""
     path = folder / FAILED
@@ -302,10 +328,11 @@ def alone(folder: Path) -> Iterator[None]:
 
     Raises:
         ValueError: Another process works on this set, or this is one of several.
+        OSError: The lock cannot be written, or is a link.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("a set of runs is trained in one process: start it without torchrun")
-    with (folder / LOCK).open("w") as file:
+    with open(folder / LOCK, "a", opener=without_links) as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,7 +6,6 @@ from typing import Any
 
 from smallvit.arguments import checked
 from smallvit.config_io import leaf, overlaid
-from smallvit.evaluation import Estimate
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Outcome, RunSet
 from smallvit.experiments.papers import Published, find_row
@@ -61,7 +60,7 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     """Ours beside the published value: for people, and as plain data."""
     published = find_row(runs.facts["row"])
     (row,) = make_rows(outcomes)
-    best = [_best_of_epochs(run) for run in row.runs]
+    best = [_best_of_epochs(o.run) for o in row.outcomes if o.run and o.member.seed in row.seeds]
     logged = [value for value in best if value is not None]
     sheet = Sheet(
         title=f"{published.key}: {published.model} as in arXiv {published.paper}",
@@ -168,21 +167,21 @@ def result_of(runs: RunSet, outcomes: Sequence[Outcome]) -> Result:
         ValueError: No run of it is finished and tested.
     """
     published = find_row(runs.facts["row"])
-    finished = [each.run for each in outcomes if each.run and each.state == "finished"]
+    finished = [(each.run, each) for each in outcomes if each.run and each.state == "finished"]
     trainings = []
-    for run in finished:
-        (row,) = make_rows([each for each in outcomes if each.run is run])
+    for run, outcome in finished:
+        (row,) = make_rows([outcome])
         evaluation = run.evaluation()
         if evaluation is None:
             continue
         trainings.append(
             Training(
                 seed=run.config.seed,
-                accuracy=Estimate(**vars(evaluation.accuracy)),
+                accuracy=evaluation.accuracy,
                 best_of_epochs=_best_of_epochs(run),
                 minutes=row.minutes,
                 images_per_second=row.images_per_second,
-                commit=runs.commits[-1] if runs.commits else "",
+                commit=runs.trained_with(outcome.member),
                 hardware=run.info["device"],
                 torch=run.info["torch"],
                 curve=tuple(run.log()),
@@ -190,7 +189,7 @@ def result_of(runs: RunSet, outcomes: Sequence[Outcome]) -> Result:
         )
     if not trainings:
         raise ValueError(f"no run of {published.key} is finished: there is no result to keep")
-    first = finished[0]
+    first, _ = finished[0]
     return Result(
         row=published.key,
         data=str(leaf(first.config.to_dict(), "data.source")),

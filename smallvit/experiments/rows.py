@@ -21,7 +21,9 @@ class Row:
     Attributes:
         name: Of the row.
         outcomes: Its members.
-        accuracies: On the test split, one per finished training.
+        accuracies: On the test split, of the finished trainings that were tested on the same
+            images: a test is cut short where time is over.
+        seeds: Of these trainings.
         accuracy: Their mean, with the 95 % interval over seeds and test images.
         deviation: Their standard deviation; None for one.
         versus: Against the first row; None for that itself, or where images differ.
@@ -36,6 +38,7 @@ class Row:
     name: str
     outcomes: tuple[Outcome, ...]
     accuracies: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
     accuracy: Estimate | None = None
     deviation: float | None = None
     versus: Versus | None = None
@@ -68,11 +71,10 @@ class Row:
     def to_plain(self) -> dict[str, Any]:
         """Its numbers, as JSON holds them."""
         numbers = (
-            *("name", "accuracies", "deviation", "p", "verdict", "parameters", "flops"),
+            *("name", "seeds", "accuracies", "deviation", "p", "verdict", "parameters", "flops"),
             *("images_per_second", "minutes", "images_seen", "errors"),
         )
         plain: dict[str, Any] = {name: getattr(self, name) for name in numbers}
-        plain["seeds"] = [each.member.seed for each in self.outcomes if each.state == "finished"]
         plain["accuracy"] = None if self.accuracy is None else vars(self.accuracy)
         plain["difference"] = None if self.versus is None else vars(self.versus.difference)
         return plain
@@ -107,25 +109,27 @@ def _row(name: str, outcomes: list[Outcome]) -> Row:
             statistics.mean(r.info["steps"] * r.config.loop.batch_size for r in runs)
         ),
     )
-    evaluations = _evaluations(row)
+    evaluations = evaluations_of(row)
     if not evaluations:
         return row
-    hits = hits_of(evaluations)
+    hits = hits_of(list(evaluations.values()))
     return replace(
         row,
         accuracies=tuple(hits.mean(1).tolist()),
+        seeds=tuple(evaluations),
         accuracy=mean_accuracy(hits),
         deviation=deviation(hits),
     )
 
 
-def _evaluations(row: Row) -> list[Evaluation]:
-    """Those of the finished runs, if all have one; on the same images, where some lacked time."""
-    found = [each for run in row.runs if (each := run.evaluation()) is not None]
-    if len(found) < len(row.runs) or not found:
-        return []
-    whole = max(found, key=lambda each: each.count)
-    return [each for each in found if same_images(whole, each)]
+def evaluations_of(row: Row) -> dict[int, Evaluation]:
+    """By seed, if all finished runs have one: those on the same images, where some lacked time."""
+    finished = {o.member.seed: o.run for o in row.outcomes if o.run and o.state == "finished"}
+    found = {seed: each for seed, run in finished.items() if (each := run.evaluation()) is not None}
+    if len(found) < len(finished) or not found:
+        return {}
+    whole = max(found.values(), key=lambda each: each.count)
+    return {seed: each for seed, each in found.items() if same_images(whole, each)}
 
 
 def _judged(rows: list[Row]) -> list[Row]:
@@ -133,10 +137,10 @@ def _judged(rows: list[Row]) -> list[Row]:
     base = next((row for row in rows if row.accuracy is not None), None)
     if base is None:
         return rows
-    reference = _evaluations(base)
+    reference = list(evaluations_of(base).values())
     compared: dict[str, Versus] = {}
     for row in rows:
-        evaluations = _evaluations(row)
+        evaluations = list(evaluations_of(row).values())
         if row is not base and evaluations and same_images(reference[0], evaluations[0]):
             compared[row.name] = versus(hits_of(reference), hits_of(evaluations))
     corrected = dict(zip(compared, holm([each.p for each in compared.values()]), strict=True))

@@ -5,10 +5,10 @@ a name of timm's, or with a name before it, as in `cct_7_3x1+pretrained:cct.pth`
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from smallvit.config_io import overlaid
+from smallvit.files import at_home
 from smallvit.models.names import check_name
 from smallvit.text import shown, some
 
@@ -40,7 +40,7 @@ def changes_for(spec: str) -> dict[str, Any]:
     if PRETRAINED in name:
         model, _, source = name.partition(PRETRAINED)
         # What looks like a path must be there; anything else is a name that timm may know.
-        if source.startswith((".", "/", "~")) and not Path(source).expanduser().exists():
+        if source.startswith((".", "/", "~")) and not at_home(source).exists():
             raise ValueError(f"{shown(spec)}: there is no file or run folder {shown(source)}")
         start: dict[str, Any] = {"model": {"pretrained": source}}
         if model := model.removesuffix("+"):

@@ -24,6 +24,8 @@ from smallvit.text import shown, some
 if TYPE_CHECKING:
     from smallvit.runs.folder import Run
 
+_SHEET = "-explained.png"
+_LONGEST = 220  # bytes of an image's name in that of its sheet; file systems allow 255
 _CELL, _GAP, _TEXT = 192, 12, 13
 _COLUMNS = 6
 _INK, _PAPER, _QUIET = (30, 30, 30), (250, 250, 250), (110, 110, 110)
@@ -69,7 +71,8 @@ def explain_files(
 
     Args:
         run: Whose model is explained.
-        paths: Files, folders, patterns and "-", as `predict` takes them.
+        paths: Files, folders, patterns and "-", as `predict` takes them; sheets that lie in `out`
+            are left out.
         out: The folder for the sheets; it is made if needed.
         name: The class of the gradient map; by default the predicted one.
         device: auto, cpu, cuda or mps.
@@ -87,6 +90,8 @@ def explain_files(
     taken: set[str] = set()
     for file in images_in(paths):
         path = Path(file.path)
+        if path.name.endswith(_SHEET) and path.parent.resolve() == out.resolve():
+            continue  # a sheet of ours, which lies in a folder that was named
         try:
             if file.error:
                 raise UnreadableError(file.error.strerror)
@@ -113,10 +118,12 @@ def explain_files(
 
 def _unused(stem: str, taken: set[str]) -> str:
     """A file name that no other image of this call has, nor the image itself."""
-    number, name = 1, f"{stem}-explained.png"
+    while len(os.fsencode(stem)) > _LONGEST:
+        stem = stem[:-1]
+    number, name = 1, f"{stem}{_SHEET}"
     while name in taken:
         number += 1
-        name = f"{stem}-{number}-explained.png"
+        name = f"{stem}-{number}{_SHEET}"
     taken.add(name)
     return name
 

@@ -42,6 +42,9 @@ def write(path: Path, card: Card, model: "nn.Module", check: "Check") -> None:
 def load(path: Path, device: str) -> Loaded:
     """Opens the graph in ONNX Runtime."""
     session = _session(path, device, str(path))
+    card = _card(session, path)
+    if len(session.get_inputs()) != 1:
+        raise ValueError(f"{path} has {len(session.get_inputs())} inputs: expected one, the images")
     # Older files call their input "pictures".
     name = session.get_inputs()[0].name
 
@@ -50,7 +53,7 @@ def load(path: Path, device: str) -> Loaded:
         logits: Float32[np.ndarray, "B K"] = session.run(["logits"], images)[0]
         return logits
 
-    return _card(session, path), forward, None
+    return card, forward, None
 
 
 def read_card(path: Path) -> Card:

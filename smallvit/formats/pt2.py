@@ -77,7 +77,8 @@ def read_card(path: Path) -> Card:
             if names and names[0].file_size > _CARD_BYTES:
                 raise ValueError(f"its {_CARD} has {names[0].file_size:,} bytes")
             text = archive.read(names[0]).decode() if names else None
-    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError) as error:
+    # The last is raised for members that are encrypted or compressed in another way.
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError) as error:
         raise _damaged(path, error) from error
     return Card.from_json(text, str(path))
 

@@ -25,8 +25,14 @@ def write(path: Path, card: Card, model: nn.Module, check: Check) -> None:
 def load(path: Path, device: str) -> Loaded:
     """Builds the model that the card describes and gives it the weights."""
     card, tensors = read_card(path), read_tensors(path)
-    model = make_model(**card.model)
-    model.load_state_dict(tensors)
+    try:
+        model = make_model(**card.model)
+        model.load_state_dict(tensors)
+    except (TypeError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{path} is damaged: its weights and the model that it describes do not fit: {reason}"
+        ) from error
     return eager(card, model.eval(), device)
 
 

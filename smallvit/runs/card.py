@@ -65,7 +65,9 @@ class Card:
     def __post_init__(self) -> None:
         check("channels", self.channels, Width)
         check("temperature", self.temperature, float)
-        check("model", self.model, Mapping[str, Any])
+        for name in ("model", "config", "versions", "facts"):
+            check(name, getattr(self, name), Mapping[str, Any])
+        check("facts.counts", self.facts.get("counts", {}), Mapping[str, Any])
         lists = {"classes": str, "image_size": Width, "mean": float, "std": float}
         for name, hint in lists.items():
             check(name, getattr(self, name), Sequence[hint])  # type: ignore[valid-type]

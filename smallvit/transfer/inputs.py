@@ -1,10 +1,10 @@
 """What trained weights expect of their images: size and normalisation."""
 
 from os import PathLike
-from pathlib import Path
 from typing import NamedTuple
 
 from smallvit.config_io import leaf
+from smallvit.files import at_home
 from smallvit.models.names import Name, find_variant, parse_name
 from smallvit.runs.folder import FINAL, INFO, Run
 from smallvit.sizes import Size, as_size
@@ -37,7 +37,7 @@ def inputs_of(source: str | PathLike[str], name: str | None = None) -> Inputs | 
     Returns:
         None where nothing is known; whether the weights exist is for `start_from` to say.
     """
-    path, goal = Path(source), parse_name(name or "")
+    path, goal = at_home(source), parse_name(name or "")
     folder = path if path.is_dir() else path.parent
     if path.is_dir() and (path / FINAL / INFO).is_file():  # a cross-validation
         folder = path / FINAL

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from smallvit.arguments import checked
+from smallvit.files import at_home
 from smallvit.interop.references import DROPPED, load_reference, read_checkpoint, unwrap
 from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES
@@ -73,7 +74,7 @@ def start_from(
     """
     sizes: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels}
     sizes["image_size"] = as_size(image_size)
-    options, goal, path = dict(options or {}), parse_name(name or ""), Path(source)
+    options, goal, path = dict(options or {}), parse_name(name or ""), at_home(source)
     if str(source).startswith("timm/"):
         return _from_timm(str(source), goal, sizes, options)
     if path.is_dir() or (path.is_file() and (path.parent / INFO).is_file()):
@@ -98,6 +99,7 @@ def _from_run(path: Path, goal: Name, sizes: dict[str, Any], options: dict[str, 
     file = run.folder / WEIGHTS if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"{run.folder} has no {WEIGHTS}: its training has saved no weights")
+    run.check_hash(file.name)
     try:
         description = {key: run.info["model"][key] for key in _DESCRIPTION}
     except (KeyError, TypeError) as error:

@@ -6,7 +6,7 @@ followed, and files larger than a training writes are left alone.
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -169,13 +169,17 @@ class Folders:
         return shown(path.resolve().name if relative == Path() else str(relative))
 
     def _run(self, name: str, folder: Path, now: float) -> Watched:
+        """One run; whatever is wrong with its folder must not hide the others."""
         run = Watched(name=name, state="damaged", changed=_changed(folder))
         run = replace(run, report=is_plain_file(folder / REPORT))
         try:
-            info = self._read(folder / INFO, _INFO_BYTES)
-            check_info(info, folder / INFO)
-        except ValueError as error:
+            return self._described(run, folder, now)
+        except (ValueError, OSError, OverflowError) as error:
             return replace(run, problem=shown(str(error)))
+
+    def _described(self, run: Watched, folder: Path, now: float) -> Watched:
+        info = self._kept(folder / INFO, _read_about)
+        check_info(info, folder / INFO)
         lines, problem = self._log(folder)
         step, steps = _progress(info, lines)
         state = _state(info, folder)
@@ -200,8 +204,8 @@ class Folders:
     def _set(self, name: str, folder: Path, states: dict[Path, State]) -> WatchedSet:
         found = WatchedSet(name=name, page=is_plain_file(folder / PAGE))
         try:
-            plain = self._read(folder / SET, _INFO_BYTES)
-        except ValueError:
+            plain = self._kept(folder / SET, _read_about)
+        except (ValueError, OSError):
             return found
         members = plain.get("members")
         finished = [p for p, state in states.items() if p.parent == folder and state == "finished"]
@@ -213,33 +217,41 @@ class Folders:
         )
 
     def _accuracy(self, folder: Path) -> float | None:
-        if not is_plain_file(folder / EVALUATION):
-            return None
         try:
-            return number(
-                leaf(self._read(folder / EVALUATION, _EVALUATION_BYTES), "accuracy.value")
-            )
-        except ValueError:
+            return self._kept(folder / EVALUATION, _read_accuracy)
+        except (ValueError, OSError):
             return None
-
-    def _read(self, path: Path, most: int) -> dict[str, Any]:
-        """A JSON file; the last one that was read, if it is still the same."""
-        status = path.lstat() if path.exists() else None
-        version = (status.st_mtime_ns, status.st_size) if status else (0, 0)
-        if self._known.get(path, ((-1, -1), None))[0] != version:
-            self._known[path] = version, read_object(path, most)
-        return self._known[path][1]
 
     def _log(self, folder: Path) -> tuple[list[Line], str]:
         """The whole lines of a log up to a damaged one, and what is wrong with that."""
-        path = folder / LOG
-        if not path.exists() and not path.is_symlink():
+        try:
+            return self._kept(folder / LOG, read_log)
+        except FileNotFoundError:
             return [], ""
+        except OSError as error:
+            return [], shown(str(error))
+
+    def _kept(self, path: Path, read: Callable[[Path], T]) -> T:
+        """What `read` makes of a file, or made of it before, if it is still the same.
+
+        Raises:
+            OSError: There is no file, or its folder cannot be entered.
+        """
         status = path.lstat()
         version = (status.st_mtime_ns, status.st_size)
         if self._known.get(path, ((-1, -1), None))[0] != version:
-            self._known[path] = version, read_log(path)
-        return self._known[path][1]
+            self._known[path] = version, read(path)
+        kept: T = self._known[path][1]
+        return kept
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    return read_object(path, _INFO_BYTES)
+
+
+def _read_accuracy(path: Path) -> float | None:
+    """The number alone: the whole of an evaluation takes much memory."""
+    return number(leaf(read_object(path, _EVALUATION_BYTES), "accuracy.value"))
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, str]]:
@@ -250,17 +262,17 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
         try:
             with os.scandir(folder) as entries:
                 visible = [e for e in entries if not e.name.startswith(".")]
+            names = {entry.name for entry in visible if entry.is_file(follow_symlinks=False)}
+            below = sorted(e.name for e in visible if e.is_dir(follow_symlinks=False))
         except OSError:
             continue
         looked += len(visible)
-        names = {entry.name for entry in visible if entry.is_file(follow_symlinks=False)}
         if INFO in names:
             yield folder, INFO
             continue
         if SET in names:
             yield folder, SET
         if depth < _DEPTH:
-            below = sorted(e.name for e in visible if e.is_dir(follow_symlinks=False))
             waiting += [(folder / name, depth + 1) for name in below]
 
 
@@ -310,7 +322,8 @@ def _left(lines: Sequence[Line], steps: int, age: float) -> float | None:
     taken = math.fsum(number(line.get("seconds")) or 0.0 for line in lines if line["step"] > begin)
     if ends[-1] <= begin or taken <= 0:
         return None
-    return max(0.0, taken / (ends[-1] - begin) * (steps - ends[-1]) - max(age, 0.0))
+    left = taken / (ends[-1] - begin) * (steps - ends[-1]) - max(age, 0.0)
+    return number(max(0.0, left))
 
 
 def thinned(points: Sequence[T]) -> list[T]:

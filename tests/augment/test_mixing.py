@@ -56,6 +56,19 @@ def test_beta_has_the_known_distributions(alpha, distribution):
     assert (np.diff(quantiles) > 0).all()
 
 
+@pytest.mark.parametrize("alpha", [8.0, 15.0, 32.0, 1e3, 1e6])
+def test_beta_of_a_large_alpha_is_a_narrow_peak(alpha):
+    u = (torch.arange(2**18, dtype=torch.float64) + 0.5) / 2**18
+    quantiles = beta_quantiles(alpha)
+    x = beta(u.float(), quantiles).double()
+    deviation = 0.5 / math.sqrt(2 * alpha + 1)
+    assert abs(x.mean() - 0.5) < 0.002 * deviation
+    assert abs(x.std() / deviation - 1) < 0.01
+    inner = ((x - 0.5).abs() < deviation).double().mean()
+    assert 0.64 < inner < 0.69
+    assert (quantiles.diff() > 0).all()
+
+
 def test_soft_targets_are_timms():
     from timm.data.mixup import mixup_target
 

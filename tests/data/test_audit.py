@@ -1,5 +1,6 @@
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +139,23 @@ def test_families_are_the_connected_ones(photos: tuple[np.ndarray, np.ndarray]) 
     assert groups[:30] == groups[30:60]
     assert groups[:5] == groups[60:]
     assert len(set(groups)) >= 28
+
+
+def test_many_equal_images_take_little_memory(photos: tuple[np.ndarray, np.ndarray]) -> None:
+    """Each of the many pairs has two vectors of a kilobyte."""
+    survey = survey_array(np.concatenate([photos[0][:30], photos[0][:1].repeat(350, 0)]))
+    tracemalloc.start()
+    groups = [row.tobytes() for row in families(survey.digests, survey.thumbs)]
+    few = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    pairs = near_duplicates(survey.thumbs)
+    many = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {*groups[30:]} == {groups[0]}
+    assert len({*groups}) > 20
+    assert len(pairs) >= 351 * 350 // 2
+    assert few < 50e6
+    assert many < 100e6
 
 
 def test_digits_do_not_look_like_duplicates(digits: tuple[np.ndarray, np.ndarray]) -> None:

@@ -60,7 +60,8 @@ def test_one_image_in_a_class(folder: Path, save: Save) -> None:
     report.check()
     messages = [finding.message for finding in report.findings if finding.code == "too-few"]
     assert len(messages) == 2
-    assert all("1 class has no image in" in text for text in messages)
+    for split, text in zip(("val", "test"), messages, strict=True):
+        assert f"1 class has no image in {split}" in text
 
 
 def test_an_empty_class_folder(folder: Path) -> None:
@@ -118,6 +119,25 @@ def test_all_files_damaged(tmp_path: Path) -> None:
         (tmp_path / "data" / name / "1.png").touch()
     with pytest.raises(ValueError, match="2 files cannot be read"):
         audit(load_data(tmp_path / "data")).check()
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_split_of_which_nothing_can_be_read(tmp_path: Path, save: Save, split: str) -> None:
+    for number in range(18):
+        name, label = ("train", "val", "test")[number % 3], ("cats", "dogs")[number % 2]
+        save(tmp_path / "data" / name / label / f"{number}.png", number)
+    for path in (tmp_path / "data" / split).rglob("*.png"):
+        path.write_bytes(b"")
+    dataset = load_data(tmp_path / "data")
+    if split == "train":
+        with pytest.raises(ValueError, match=r"no image of the train split .* can be read"):
+            dataset.readable()
+        return
+    rest = dataset.readable()
+    assert set(rest.splits) == {"train", "val", "test"} - {split}
+    assert len(rest.dropped) == 6
+    notes = [finding.message for finding in audit(rest).findings if finding.code == "note"]
+    assert any(f"none of the 6 images of {split} can be read" in note for note in notes)
 
 
 @contextmanager
@@ -390,6 +410,29 @@ def test_members_that_are_garbage(tmp_path: Path, member: bytes, message: str) -
         archive.writestr("notes.txt", "not an array, and nobody asks for it")
     with pytest.raises(ValueError, match=message):
         load_data(tmp_path / "d.npz")
+
+
+@pytest.mark.parametrize("shape", ["(-4, 8, -8, 3)", "(4, 8, 8, 3, -1, -1)"])
+def test_arrays_of_less_than_nothing(tmp_path: Path, shape: str) -> None:
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(768)
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
+        archive.writestr("images.npy", data)
+    with pytest.raises(ValueError, match=r"images of .*d\.npz is damaged"):
+        load_data(tmp_path / "d.npz")
+
+
+def test_a_member_whose_compression_is_damaged(tmp_path: Path) -> None:
+    lzma = pytest.importorskip("lzma")
+    assert lzma
+    path = tmp_path / "d.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("images.npy", bytes(1000))
+    data = bytearray(path.read_bytes())
+    data[30 + len("images.npy") + 9] = 255  # the first byte after the two headers must be 0
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"d\.npz cannot be read as \.npz"):
+        load_data(path)
 
 
 def test_names_as_bytes(tmp_path: Path) -> None:

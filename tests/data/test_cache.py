@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,16 @@ def test_entries_are_found_by_content(dataset: Dataset, folder: Path, tmp_path: 
     for other in (dataset.sized(16, "crop"), dataset.sized(8), replace(dataset, channels=1)):
         other.pixels("train")
     assert len(cache.entries()) == 4
+
+
+def test_entries_of_arrays_know_the_shape(tmp_path: Path) -> None:
+    path, labels = tmp_path / "a.npz", np.arange(20) % 2
+    images = np.random.default_rng(0).integers(0, 256, (20, 12, 16, 3), np.uint8)
+    for shape in ((20, 12, 16, 3), (20, 16, 12, 3)):
+        np.savez(path, images=images.reshape(shape), labels=labels)
+        dataset = load_data(path, image_size=8, val=0, test=0)
+        expected = fit_image(dataset.splits["train"].read(0, 3), (8, 8), "letterbox")
+        assert (dataset.pixels("train")[0].transpose(1, 2, 0) == expected).all()
 
 
 def test_entries_are_listed_and_cleared(dataset: Dataset, folder: Path) -> None:
@@ -151,6 +162,39 @@ def test_a_build_that_fails_leaves_nothing(dataset: Dataset) -> None:
     assert leftovers() == []
 
 
+def test_who_waited_for_a_build_that_failed_builds_alone() -> None:
+    second_began, third_ended = threading.Event(), threading.Event()
+    done: dict[str, object] = {}
+
+    def attempt(name: str, rows: Callable[[], Iterator[np.ndarray]]) -> None:
+        try:
+            done[name] = (cache.stored(KEY, ROWS.shape, rows, {}) == ROWS).all()
+        except (OSError, RuntimeError) as error:
+            done[name] = error
+
+    def first_rows() -> Iterator[np.ndarray]:
+        second.start()
+        second.join(0.3)  # until it waits for the lock
+        raise RuntimeError("no more")
+        yield
+
+    def second_rows() -> Iterator[np.ndarray]:
+        second_began.set()
+        third_ended.wait(0.5)  # it should wait until this has ended
+        return rows()
+
+    second = threading.Thread(target=attempt, args=("second", second_rows))
+    attempt("first", first_rows)
+    assert second_began.wait(10)
+    third = threading.Thread(target=lambda: (attempt("third", rows), third_ended.set()))
+    third.start()
+    second.join(10)
+    third.join(10)
+    assert str(done["first"]) == "no more"
+    assert (done["second"], done["third"]) == (True, True)
+    assert leftovers() == []
+
+
 def test_a_damaged_entry_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
     cache.stored(KEY, ROWS.shape, rows, {})
     path = cache.entries()[0].path
@@ -214,6 +258,21 @@ def test_an_entry_shortened_in_use_ends_in_a_sentence(use: str) -> None:
     )
     assert "was shortened while it was in use" in process.communicate()[0]
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("place", ["link", "real"])
+def test_an_entry_shortened_in_use_is_seen_wherever_the_cache_is(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMALLVIT_CACHE", place)
+    pixels = cache.stored(KEY, ROWS.shape, rows, {})
+    cache.refuse_truncated(pixels)
+    os.truncate(tmp_path / "real" / f"{KEY}.npy", 200)
+    with pytest.raises(OSError, match="was shortened while it was in use"):
+        cache.refuse_truncated(pixels)
 
 
 @pytest.fixture

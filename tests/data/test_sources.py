@@ -198,6 +198,21 @@ def test_a_folder_of_npz(tmp_path: Path) -> None:
     assert dataset.splits["test"].names[0] == "test[0]"
 
 
+def test_both_val_and_valid_are_no_folder_of_npz(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), np.uint8)
+    for name in ("train", "val", "valid"):
+        np.savez(tmp_path / f"{name}.npz", images=images, labels=np.arange(8) % 2)
+    with pytest.raises(ValueError, match=r"holds both val\.npz and valid\.npz"):
+        load_data(tmp_path)
+
+
+def test_homes_and_numbers_that_nobody_has(folder: Path) -> None:
+    with pytest.raises(ValueError, match="there is no file, folder or dataset ~nobody"):
+        load_data("~nobody-of-this-name/photos")
+    with pytest.raises(ValueError, match="seed is 1000"):
+        load_data(folder, seed=10**400)
+
+
 def test_classes_of_a_trained_model_are_kept(folder: Path) -> None:
     assert load_data(folder, classes=["dogs", "birds", "cats"]).classes[1] == "birds"
     with pytest.raises(ValueError, match=r"none of the 2 classes .*: dogs; did you mean 'dog'\?"):

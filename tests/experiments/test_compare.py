@@ -49,8 +49,9 @@ def test_names(spec, changes):
 def test_names_that_are_refused_before_anything_is_trained(settings):
     with pytest.raises(ValueError, match="did you mean 'cct_2_3x2'"):
         compare_set(settings(), ["vit_lite_2_p4,cct_2_3x9"])
-    with pytest.raises(ValueError, match="no file or run folder"):
-        changes_for("pretrained:./nowhere")
+    for nowhere in ("./nowhere", "~nobody-of-this-name/run"):
+        with pytest.raises(ValueError, match="no file or run folder"):
+            changes_for(f"pretrained:{nowhere}")
     with pytest.raises(ValueError, match="listed twice"):
         listed(["auto", "auto"])
     with pytest.raises(ValueError, match="--models"):
@@ -134,6 +135,49 @@ def test_all_worse_and_nothing_tested(run, tmp_path):
     for path in (tmp_path / "set").glob("*/evaluation.json"):
         path.unlink()
     assert conclude(tmp_path / "set").lead == ("Cannot tell: nothing has been tested yet.",)
+
+
+def test_a_test_that_was_cut_short_does_not_count_and_moves_no_other(run, tmp_path):
+    whole = trained(0, 0.7)
+    rows = {"plain": [whole[0][:100], whole[1], whole[2]], "good": trained(1, 0.8)}
+    finished_set(tmp_path / "set", run, "compare", rows)
+    sheet = conclude(tmp_path / "set")
+    plain, good = json.loads((tmp_path / "set/summary.json").read_text())["rows"]
+    assert plain["seeds"] == [1, 2]
+    assert plain["accuracies"] == pytest.approx(whole[1:].mean(1).tolist())
+    assert (good["seeds"], good["verdict"]) == ([0, 1, 2], "better")
+    shown = [[cell.text for cell in row[1:3]] for row in sheet.tables[1].rows[:3]]
+    assert shown == [["0", "–"], *([f"{n}", f"{100 * whole[n].mean():.1f} %"] for n in (1, 2))]
+    assert "900 test images" in sheet.notes[0]
+    assert "1 test was cut short, and left out." in sheet.notes
+
+
+def test_auto_is_the_same_wherever_it_stands(source):
+    plain = {"data": {"source": str(source)}, "loop": {"device": "cpu"}}
+    timed = {**plain, "schedule": {"minutes": 5}}
+    orders = ["auto,vit_lite_2_p4", "vit_lite_2_p4,auto"]
+    first, second = (compare_set(timed, [names], seeds=1) for names in orders)
+    assert {m.row: m.changes for m in first.members} == {m.row: m.changes for m in second.members}
+    assert first.joined(second).rows == ("auto", "vit_lite_2_p4")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("compare --out {out} --seeds 5 --models resnet18", "--models, --seeds"),
+        ("ablate --out {out} --minutes 3", "--minutes"),
+        ("curve --out {out} --set seed=3 --shares 0.1,1", "--shares, --set"),
+        ("reproduce --out {out} --data x --best-of-epochs", "--best-of-epochs, --data"),
+    ],
+)
+def test_what_a_set_that_goes_on_would_not_heed_is_refused(line, named, run, tmp_path):
+    rows = {"plain": trained(0, 0.7, seeds=1)}
+    finished_set(tmp_path / "set", run, line.split()[0], rows)
+    before = (tmp_path / "set/set.json").read_bytes()
+    done = smallvit(line.format(out=tmp_path / "set"))
+    assert done.exit_code == 2
+    assert f"{named}: a set goes on with what it began with" in done.output
+    assert (tmp_path / "set/set.json").read_bytes() == before
 
 
 def test_flops_are_those_of_the_layers(run):

@@ -13,7 +13,7 @@ from smallvit.experiments import begin, conclude, conduct, curve_set, read_outco
 from smallvit.experiments.curve import SHARES, row_name
 from smallvit.experiments.results import read_curve, write_curve
 from smallvit.runs import Run
-from tests.experiments.conftest import TINY_WORDS, finished_set
+from tests.experiments.conftest import TINY_WORDS, evaluated, finished_set
 from tests.experiments.test_compare import smallvit
 from tests.reporting.conftest import Page
 from tests.reporting.test_report import check_alone, check_readable
@@ -84,6 +84,17 @@ def test_the_answer(run, tmp_path):
     check_alone(page)
     check_readable(page)
     assert any("some, forecast" in cells[:2] for _, cells, _ in page.rows)
+
+
+def test_a_test_that_was_cut_short_does_not_count(run, tmp_path):
+    hits = curve_of(tmp_path / "set", run, {0.25: 0.40, 0.5: 0.30, 1.0: 0.20})
+    short = Run.open(tmp_path / "set/some-with-100-seed-0")
+    short.save_evaluation(evaluated(hits[1600][0][:300]))
+    conclude(tmp_path / "set")
+    (found,) = json.loads((tmp_path / "set/summary.json").read_text())["models"]
+    assert [point["seeds"] for point in found["points"]] == [[0, 1, 2], [0, 1, 2], [1, 2]]
+    gain = fit_power_law({**hits, 1600: hits[1600][1:]}).gain()
+    assert found["doubling"] == pytest.approx(vars(gain))
 
 
 def test_where_it_cannot_be_told(run, tmp_path):

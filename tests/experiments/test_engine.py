@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,54 @@ def test_one_process_at_a_time(settings, tmp_path):
 
     assert conduct(folder, started=second)
     assert len(seen) == 1
+
+
+def test_a_lock_that_is_a_link_is_left_alone(settings, tmp_path):
+    folder, victim = tmp_path / "set", tmp_path / "mine"
+    begin(folder, made(settings))
+    victim.write_text("mine")
+    (folder / ".lock").symlink_to(victim)
+    with pytest.raises(OSError, match=r"\.lock"):
+        conduct(folder)
+    assert victim.read_text() == "mine"
+
+
+def test_every_member_keeps_the_commit_it_was_trained_with(settings, tmp_path, monkeypatch):
+    folder, tool = tmp_path / "set", tmp_path / "git"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def at_commit(name):
+        tool.write_text(f"#!/bin/sh\necho {name}\n")
+        tool.chmod(0o755)
+
+    def trained_with():
+        runs = read_set(folder)
+        return runs.commits, [runs.trained_with(member) for member in runs.members]
+
+    at_commit("one")
+    begin(folder, made(settings))
+    assert conduct(folder)
+    assert trained_with() == (("one",), ["one"])
+    at_commit("two")
+    begin(folder, made(settings, seeds=2))
+    assert conduct(folder)
+    assert trained_with() == (("one", "two"), ["one", "two"])
+    at_commit("three")
+    begin(folder, None)
+    assert conduct(folder)
+    assert trained_with() == (("one", "two"), ["one", "two"])
+
+
+def test_the_command_is_the_one_that_repeats_the_whole_set(settings, tmp_path):
+    folder = tmp_path / "set"
+
+    def add(command, **how):
+        return begin(folder, replace(made(settings, **how), command=command)).command
+
+    assert add("a --seeds 1") == "a --seeds 1"
+    assert add("a --seeds 2", seeds=2) == "a --seeds 2"
+    assert add("a --seeds 1") == "a --seeds 2"
+    assert add("b", models="cct_2_3x1") == "a --seeds 2 && b"
 
 
 def test_names_and_seeds(settings, monkeypatch, tmp_path):

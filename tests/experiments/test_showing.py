@@ -44,6 +44,12 @@ def test_the_table_of_a_running_set(settings, tmp_path, caplog):
     assert "4 of 4: swin_tiny_p4, seed 1" in caplog.text
 
 
+def test_names_of_rows_are_shown_as_they_are(run, tmp_path):
+    rows = {"pretrained:runs/[/red]": trained(0, 0.7, seeds=1)}
+    finished_set(tmp_path / "set", run, "compare", rows)
+    assert drawn(Show(tmp_path / "set"))[1][:4] == ["pretrained:runs/[/red]", "1", "of", "1"]
+
+
 @needs_browser
 def test_the_page_in_a_browser(run, tmp_path):
     rows = {f"<b>model {n}</b>": trained(n, 0.6 + 0.05 * n) for n in range(4)}

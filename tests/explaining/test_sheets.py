@@ -90,6 +90,23 @@ def test_sheets(tmp_path: Path, images: Path) -> None:
     assert sheet.shape[0] > 2 * 128
 
 
+def test_sheets_are_not_explained_again(tmp_path: Path, images: Path) -> None:
+    run, out = make_run(tmp_path / "run"), images / "explained"
+    first = [each.path for each in explain_files(run, images, out, device="cpu")]
+    assert len(first) == 3
+    assert [each.path for each in explain_files(run, images, out, device="cpu")] == first
+    assert len(list(out.iterdir())) == 2
+
+
+def test_a_long_name_is_cut(tmp_path: Path, images: Path) -> None:
+    run, stem = make_run(tmp_path / "run"), "ü" * 122
+    (images / "one.png").rename(images / f"{stem}.png")
+    (each,) = explain_files(run, images / f"{stem}.png", tmp_path / "out", device="cpu")
+    assert each.sheet is not None
+    assert each.sheet.is_file()
+    assert stem.startswith(each.sheet.name.removesuffix("-explained.png"))
+
+
 def test_attention_that_shows_no_place_stays_grey(tmp_path: Path, images: Path) -> None:
     """Of the sheets of a model that looks everywhere alike and of one that looks somewhere."""
     coloured = {}

@@ -1,8 +1,10 @@
 """Exported files without graphs, the table of formats, and what every export is checked for."""
 
+import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.data import load_data, read_image
 from smallvit.evaluation import logits_of
+from smallvit.files import write_tensors
 from smallvit.formats import FORMATS, Format, Shipped, export, timm_folder
 from smallvit.formats.exporting import check, samples
 from smallvit.formats.shipped import grey
@@ -126,8 +129,50 @@ def test_cards_of_other_versions(plain: Run) -> None:
     for broken in ("{}", "[]", "{", '{"format": 1}'):
         with pytest.raises(ValueError, match="the description in it cannot be used"):
             Card.from_json(broken, "it")
+    for part in ("config", "versions", "facts"):
+        damaged = json.dumps({**json.loads(text), part: []})
+        with pytest.raises(ValueError, match=f"cannot be used: {part} is a list"):
+            Card.from_json(damaged, "it")
     with pytest.raises(ValueError, match="it was not exported by smallvit"):
         Card.from_json(None, "it")
+
+
+def test_weights_and_cards_that_do_not_fit(plain: Run, tmp_path: Path) -> None:
+    card = json.loads(plain.card.to_json())
+    odd = {**card, "model": {**card["model"], "colour": "red"}}
+    for number, described in enumerate((card, odd)):
+        path = tmp_path / f"{number}.safetensors"
+        write_tensors(path, {"a": torch.zeros(2)}, smallvit=json.dumps(described))
+        with pytest.raises(ValueError, match=rf"{number}\.safetensors is damaged: .* do not fit"):
+            Predictor.open(path, "cpu")
+
+
+def test_an_encrypted_archive_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/extra/smallvit.json", "{}")
+    data = bytearray(path.read_bytes())
+    for at in (6, data.index(b"PK\x01\x02") + 8):
+        data[at] |= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.pt2 is damaged or not a \.pt2 file: .*encrypted"):
+        FORMATS["pt2"].code.read_card(path)
+
+
+def test_a_graph_without_inputs_is_a_sentence(plain: Run, tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor("value", TensorProto.FLOAT, [1, 4], [0.0] * 4)
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 4])]
+    nodes = [helper.make_node("Constant", [], ["logits"], value=value)]
+    opsets = [helper.make_opsetid("", 18)]
+    graph = helper.make_graph(nodes, "graph", [], outputs)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    helper.set_model_props(model, {"smallvit": plain.card.to_json()})
+    onnx.save(model, tmp_path / "a.onnx")
+    with pytest.raises(ValueError, match=r"a\.onnx has 0 inputs: expected one"):
+        Predictor.open(tmp_path / "a.onnx", "cpu")
 
 
 def test_grey_is_pillows() -> None:

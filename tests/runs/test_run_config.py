@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smallvit.augment import AugmentConfig
-from smallvit.config_io import assignment, differences, leaf, nested, read_yaml, write_yaml
+from smallvit.config_io import (
+    assignment,
+    differences,
+    leaf,
+    nested,
+    overlaid,
+    read_yaml,
+    write_yaml,
+)
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -176,6 +184,8 @@ def test_an_empty_file_is_the_default():
         ("loss: {drloc: true}", "loss.drloc is True: expected a number or allowed is auto"),
         ("loss: {drloc: -1}", "drloc is -1.0: allowed is 0 or more"),
         ("optim: {lr: [", "not YAML"),
+        ("seed: !!int ''", "not YAML"),
+        ("optim: {lr: 1" + 400 * "0" + "}", "optim.lr has more than 300 digits"),
         ("- 1", "the config is .*: expected keys and values"),
         ("just words", "expected keys and values"),
     ],
@@ -248,6 +258,9 @@ def test_paths_and_trees():
     )
     assert leaf(tree, "optim.lr.deeper") is None
     assert nested("seed", 1) == {"seed": 1}
+    joined = overlaid(tree, {"seed": 1})
+    joined["optim"]["lr"] = 4
+    assert tree == {"optim": {"lr": 3}}
 
 
 def test_a_square_size_is_one_number():

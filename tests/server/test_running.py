@@ -80,10 +80,15 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path) -> None:
         serve(predictor, port=99_999)
     with pytest.raises(ValueError, match="nothing"):
         serve(tmp_path / "nothing")
-    words = [sys.executable, "-m", "smallvit", "serve", str(tmp_path), "--queue", "0"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 2
-    assert "queue is 0: allowed is 1 or more" in done.stderr
+    for words, sentence in {
+        ("--queue", "0"): "queue is 0: allowed is 1 or more",
+        ("--max-mb", "inf"): "--max-mb is inf: expected is a number of megabytes",
+    }.items():
+        line = [sys.executable, "-m", "smallvit", "serve", str(tmp_path), *words]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 2
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

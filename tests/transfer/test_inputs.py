@@ -38,12 +38,14 @@ def cache_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("cache_folder")
-def test_a_run_hands_its_size_and_normalisation_on(tmp_path):
+def test_a_run_hands_its_size_and_normalisation_on(tmp_path, monkeypatch):
     first = arrays(tmp_path / "a.npz", train=48, val=8, test=8)
     run = train(tiny(first, steps=1), out=tmp_path / "first", shown=False)
     mean, std = (tuple(run.info[key]) for key in ("mean", "std"))
     assert inputs_of(run.folder) == ((16, 16), mean, std)
     assert inputs_of(run.folder / "last.safetensors") == inputs_of(run.folder)
+    monkeypatch.setenv("HOME", str(run.folder.parent))
+    assert inputs_of(f"~/{run.name}") == inputs_of(run.folder)
     other = arrays(tmp_path / "b.npz", train=48, val=8, test=8, size=24, seed=5)
     changes = {"schedule": {"steps": 1}, "loop": {"batch_size": 16}}
     planned = plan(str(other), pretrained=str(run.folder), device="cpu", changes=changes)

@@ -12,7 +12,9 @@ from safetensors.torch import save_file, save_model
 from timm.models.volo import VOLO
 from torch import nn
 
+import smallvit.models.timm_names  # noqa: F401  # our names in timm's registry
 from smallvit import load_reference
+from smallvit.files import hash_bytes
 from smallvit.layers import resample
 from smallvit.models import create_model
 from smallvit.models.build import describe, make_model
@@ -404,6 +406,27 @@ def test_torn_runs_and_wrong_paths_are_refused(tmp_path, make):
     for source in (tmp_path / "absent", "runs/absent", "absent.pth"):
         with pytest.raises(FileNotFoundError, match="there is no file or run folder"):
             start_from(source, **same())
+
+
+def test_weights_that_a_finished_run_did_not_write_are_refused(make):
+    folder, model = make("cct_2_3x1")
+    weights, info = folder / "weights.safetensors", json.loads((folder / "run.json").read_text())
+    hashes = {weights.name: hash_bytes(weights.read_bytes())}
+    (folder / "run.json").write_text(json.dumps({**info, "hashes": hashes}))
+    start_from(folder, **same())
+    save_model(stir(model, 0.1), str(weights))
+    for source in (folder, weights):
+        with pytest.raises(ValueError, match="is not the file that was written"):
+            start_from(source, **same())
+
+
+def test_a_run_below_the_home_folder(make, monkeypatch):
+    folder, model = make("cct_2_3x1")
+    monkeypatch.setenv("HOME", str(folder.parent))
+    again, _, _ = start_from("~/run", **same())
+    assert all(torch.equal(again.state_dict()[k], v) for k, v in model.state_dict().items())
+    with pytest.raises(FileNotFoundError, match="there is no file or run folder ~nobody"):
+        start_from("~nobody-of-this-name/run", **same())
 
 
 def test_nothing_in_a_checkpoint_runs(tmp_path):

@@ -2,6 +2,9 @@
 
 import json
 import os
+import tempfile
+import tracemalloc
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from smallvit.runs.lock import locked
 from smallvit.training import train
 from smallvit.watching.folders import MOST_RUNS, Folders, thinned
 from smallvit.watching.reading import read_plain
+from tests.data.test_bad_data import unprivileged
 from tests.training.makers import arrays, tiny
 from tests.watching.conftest import INFO, log_steps, write_run
 
@@ -135,6 +139,50 @@ def test_numbers_that_no_page_can_draw(tmp_path):
     run = only(tmp_path)
     assert (run.val, run.seconds, run.step) == (0.05, 1.5, 20)
     assert Folders(tmp_path).curves(folder)["accuracy"]["val"] == [(320.0, 0.05)]
+
+
+def test_times_that_no_number_holds(tmp_path):
+    """Of a run that another machine may still be training."""
+    write_run(tmp_path / "good", 10)
+    for name, seconds in {"sum": [1.7e308, 1.7e308], "left": [1.7e308]}.items():
+        folder = write_run(tmp_path / name, 10, config={"schedule": {"steps": 10**12}})
+        (folder / "lock").write_text(json.dumps({"pid": 1, "host": "another machine"}))
+        with (folder / "log.jsonl").open("a") as log:
+            for step, value in enumerate(seconds, 11):
+                log.write(json.dumps({"kind": "train", "step": step, "seconds": value}) + "\n")
+    runs = Folders(tmp_path).listing(0).runs
+    assert runs["sum"].state == "damaged"
+    assert (runs["left"].state, runs["left"].left) == ("running", None)
+    assert runs["good"].state == "stopped"
+    json.dumps([asdict(run) for run in runs.values()], allow_nan=False)
+
+
+def test_a_folder_that_may_not_be_entered():
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        closed = write_run(root / "closed", 10)
+        write_run(root / "open", 10)
+        closed.chmod(0o644)
+        folders = Folders(root)
+        with unprivileged():
+            runs = folders.listing(0).runs
+            assert folders.curves(closed) == {}
+        closed.chmod(0o755)
+    assert (runs["closed"].state, runs["open"].state) == ("damaged", "stopped")
+    assert "Permission denied" in runs["closed"].problem
+
+
+def test_of_an_evaluation_only_the_accuracy_is_kept(tmp_path):
+    folder = write_run(tmp_path / "a", 10)
+    evaluation = {"accuracy": {"value": 0.5}, "logits": [n / 7 for n in range(100_000)]}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
+    folders = Folders(tmp_path)
+    tracemalloc.start()
+    assert folders.listing(0).runs["a"].accuracy == 0.5
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1e6
 
 
 HOSTILE_INFOS = {
