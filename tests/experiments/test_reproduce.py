@@ -95,7 +95,10 @@ def test_a_row_beside_its_published_value(source, tmp_path):
     assert summary["best_of_epochs_on_test"] == [None, None]
     assert f"Ours {50 * sum(accuracies):.2f}" in sheet.lead[0]
     assert "published 73.9 %" in sheet.lead[0]
-    result = result_of(begin(tmp_path / "set", None), outcomes)
+    runs = begin(tmp_path / "set", None)
+    commits = dict(zip((member.name for member in runs.members), ("one", "two"), strict=True))
+    result = result_of(replace(runs, facts={**runs.facts, "commits": commits}), outcomes)
+    assert [each.commit for each in result.trainings] == ["one", "two"]
     assert result.row == "cifar100/vit-lite-7-4"
     assert result.model == "vit_lite_7_p4"
     assert [each.seed for each in result.trainings] == [0, 1]
