@@ -60,7 +60,7 @@ class PowerLaw:
 
 
 def fit_power_law(
-    hits: Mapping[int, Bool[np.ndarray, "S N"]], *, replicates: int = REPLICATES, seed: int = 0
+    hits: Mapping[int, Bool[np.ndarray, "_ N"]], *, replicates: int = REPLICATES, seed: int = 0
 ) -> PowerLaw:
     """Fits the law to what was trained on several numbers of images.
 
@@ -117,7 +117,7 @@ def _bounded(errors: Float64[np.ndarray, "R K"], images: int) -> Float64[np.ndar
     return bounded
 
 
-def _seed_noise(parts: list[Bool[np.ndarray, "S N"]]) -> tuple[float, int]:
+def _seed_noise(parts: list[Bool[np.ndarray, "_ N"]]) -> tuple[float, int]:
     """The standard deviation of log errors over seeds, and its degrees of freedom."""
     squares, freedom = 0.0, 0
     for hits in parts:
