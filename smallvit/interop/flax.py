@@ -42,7 +42,7 @@ def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> V
     fixed = None
     if isinstance(source, nn.Module):
         position = getattr(getattr(source, "config", None), "position", None)
-        fixed = position and position == "sine"
+        fixed = None if position is None else position == "sine"
         source = source.state_dict()
     elif isinstance(source, str | PathLike):
         source = _read(Path(source))

@@ -121,8 +121,7 @@ def plan(
     trees = [nested(path, value) for path, value in arguments.items() if value is not None]
     requested = layered(overlaid(*trees), changes or {})
     if leaf(requested, "model.name") == "auto":
-        rest = {key: value for key, value in requested["model"].items() if key != "name"}
-        requested = {**requested, "model": rest}
+        del requested["model"]["name"]
     name = leaf(requested, "recipe") or "auto"
     if name not in RECIPES:
         known = ", ".join(RECIPES)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from smallvit.data import Dataset, Loader
 from smallvit.evaluation.measure import Precision
 from smallvit.runs.config import RunConfig
+from smallvit.text import counted
 from smallvit.training.distributed import World
 from smallvit.training.objective import CALIBRATED
 from smallvit.training.optim import validation_interval
@@ -37,8 +38,8 @@ def limit_batch(config: RunConfig, dataset: Dataset, world: World) -> RunConfig:
         )
     if not smaller:
         raise ValueError(
-            f"{count} training images are too few for {world.size} processes and images that are "
-            f"shown {config.loop.repeats} times: {unit} are needed"
+            f"{count} training images are too few for images that are shown {config.loop.repeats} "
+            f"times in {counted(world.size, 'process', 'processes')}: {unit} are needed"
         )
     logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
     return replace(config, loop=replace(config.loop, batch_size=smaller, accumulation=1))
@@ -112,6 +113,7 @@ def plan_steps(
             test=test / per_step,
             every=every,
             clock=clock,
+            waits=stepper.world.device.type == "cpu",
         )
         steps, reserve = stepper.world.agree((pace.affordable(), pace.reserve))
         every = pace.every = max(every, steps // 100)
@@ -159,7 +161,7 @@ def _measure(
         stepper(loader.batch(number), number, lr=0.0, mixed=False)
         stepper.take_means()
     stepper.restore(saved)
-    objective = stepper.evaluated()
+    per_step, objective = max(sum(times) / len(times), 1e-9), stepper.evaluated()
 
     def per_image(precision: Precision) -> float:
         objective.try_inference(dataset, world, precision)  # a first time is slower
@@ -172,7 +174,7 @@ def _measure(
     # After the last step the validation images come once more, and some of them for calibration.
     end = validation + _WRITING
     if not objective.needs_labels:  # nothing is tested
-        return max(sum(times) / len(times), 1e-9), validation, end, 0.0
+        return per_step, validation, end, 0.0
     end += tested * _STATISTICS
     test = (min(validated, CALIBRATED) + tested) * per_image("fp32")
-    return max(sum(times) / len(times), 1e-9), validation, end, test
+    return per_step, validation, end, test

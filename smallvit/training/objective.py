@@ -139,8 +139,19 @@ class Objective(nn.Module):
         """Shows a few images to the model as a test does; returns how many all processes saw."""
         split = next(name for name in ("test", "val", "train") if name in dataset.splits)
         pixels = dataset.pixels(split)[:_TRIED]
+        self.infer(dataset, pixels, world, precision)
+        return len(pixels) * world.size
+
+    def infer(
+        self,
+        dataset: Dataset,
+        pixels: UInt8[np.ndarray, "N C H W"],
+        world: World,
+        precision: Precision,
+    ) -> Float32[np.ndarray, "N K"]:
+        """The model's logits for images of a dataset, in this process."""
         mean, std = dataset.statistics
-        logits_of(
+        return logits_of(
             self.model,
             pixels,
             mean=mean,
@@ -149,7 +160,6 @@ class Objective(nn.Module):
             device=world.device,
             precision=precision,
         )
-        return len(pixels) * world.size
 
     def evaluate(
         self, dataset: Dataset, world: World, late: Callable[[], bool] | None = None
@@ -334,18 +344,10 @@ class Classification(Objective):
         precision: Precision,
     ) -> Float32[np.ndarray, "N K"]:
         """The model's logits for images of a dataset, computed by all processes together."""
-        own, (mean, std) = pixels[world.rank :: world.size], dataset.statistics
+        own = pixels[world.rank :: world.size]
         share = np.empty((0, len(dataset.classes)), np.float32)
         if len(own):  # there may be fewer images than processes
-            share = logits_of(
-                self.model,
-                own,
-                mean=mean,
-                std=std,
-                batch_size=_BATCH,
-                device=world.device,
-                precision=precision,
-            )
+            share = self.infer(dataset, own, world, precision)
         logits = np.empty((len(pixels), share.shape[1]), np.float32)
         for rank, part in enumerate(world.gather(share)):
             logits[rank :: world.size] = part

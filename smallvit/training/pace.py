@@ -10,7 +10,7 @@ _CUT = 0.02  # of the time, after which the test is cut short
 _MARGIN = 0.015  # of the time, for what was not measured
 _SECONDS = 2.5  # between two plans, at most
 _SHARE = 0.08  # of the time left, if that is shorter
-_MANY = 8  # steps among which a pause can be told from a slower machine
+_MANY = 8  # times between two questions, of which one can be told to be a pause of the machine
 _SAME = 0.02  # plans that differ by less are the same
 
 
@@ -29,6 +29,8 @@ class Pace:
         end: Of everything after the last step but the test, in steps.
         test: Of calibration and test, in steps; they are cut short where the time is over.
         every: Steps between validations.
+        waits: Whether a step has been computed when it returns, as on a CPU: only then can a pause
+            of the machine be told from slow steps.
         clock: Seconds; only their differences count.
         fastest: The least seconds of a step so far.
     """
@@ -41,6 +43,7 @@ class Pace:
     test: float
     every: int
     clock: Callable[[], float]
+    waits: bool = True
 
     def __post_init__(self) -> None:
         self.step_seconds = max(self.step_seconds, 1e-9)
@@ -56,7 +59,7 @@ class Pace:
     def begin(self, step: int) -> None:
         """The clock of the steps starts here."""
         self._step, self._since, self._validated = step, self.clock(), 0.0
-        self._last, self._longest = self._since, 0.0
+        self._last, self._longest, self._asked = self._since, 0.0, 0
 
     def validated(self, seconds: float) -> None:
         """A validation took that long."""
@@ -85,9 +88,10 @@ class Pace:
         return self.clock() >= self.started + (1 + _CUT) * self.seconds
 
     def due(self, step: int) -> bool:
-        """Whether it is time to think again; is asked after every step."""
+        """Whether it is time to think again; is asked after every step, or every few."""
         now = self.clock()
         self._last, self._longest = now, max(self._longest, now - self._last)
+        self._asked += 1
         left = self.started + self.seconds - self.reserve - self.clock()
         passed = self.clock() - self._since - self._validated
         return step > self._step and passed >= max(0.0, min(_SECONDS, _SHARE * left))
@@ -95,11 +99,12 @@ class Pace:
     def plan(self, step: int, steps: int) -> int:
         """How many steps in all, from what the steps since the last plan took."""
         seconds, taken = self.clock() - self._since - self._validated, step - self._step
-        if taken >= _MANY and self._longest > seconds / 2:  # a pause of the machine is no step
-            seconds, taken = seconds - self._longest, taken - 1
+        share = 1.0  # of the steps that count
+        if self.waits and self._asked >= _MANY and self._longest > seconds / 2:
+            seconds, share = seconds - self._longest, 1 - 1 / self._asked
         if seconds > 0:
             # The seconds of a step alone change here: validation and end are counted in steps.
-            self.step_seconds = seconds / max(taken, 1)
+            self.step_seconds = seconds / max(share * taken, 1)
             self.fastest = min(self.fastest, self.step_seconds)
         self.begin(step)
         left = steps - step

@@ -74,10 +74,10 @@ def config(source, *more):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, precision, family):
     same = [*FAMILIES[family], f"loop.precision={precision}", "model.options.dropout=0"]
-    plain = train(
-        config(source, *same, "loop.compiled=false", "loop.captured=false"), out=tmp_path / "plain"
-    )
-    captured = train(config(source, *same, "loop.compiled=false"), out=tmp_path / "captured")
+    # Gradients of convolutions are otherwise added in any order.
+    exact = [*same, "loop.compiled=false", "loop.deterministic=true"]
+    plain = train(config(source, *exact, "loop.captured=false"), out=tmp_path / "plain")
+    captured = train(config(source, *exact), out=tmp_path / "captured")
     compiled = train(config(source, *same), out=tmp_path / "compiled")
     unfused = train(
         config(source, *same, "loop.compiled=false", "loop.fused=false"), out=tmp_path / "unfused"
@@ -85,8 +85,7 @@ def test_captured_and_compiled_steps_learn_what_plain_ones_do(source, tmp_path, 
     np.testing.assert_allclose(losses(captured), losses(unfused), rtol=2e-2)
     np.testing.assert_allclose(losses(captured), losses(plain), rtol=1e-3)
     np.testing.assert_allclose(losses(compiled), losses(plain), rtol=2e-2)
-    # Gradients of convolutions are added in any order, and every step magnifies the difference.
-    np.testing.assert_allclose(losses(captured, "val"), losses(plain, "val"), rtol=1e-2)
+    np.testing.assert_allclose(losses(captured, "val"), losses(plain, "val"), rtol=2e-3)
 
 
 @pytest.mark.parametrize("hybrid", [[], HYBRID], ids=["vit", "hybrid"])

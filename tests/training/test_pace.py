@@ -31,8 +31,13 @@ class Machine:
         self.now += before + (seconds - before) * self.factor
 
 
-def simulated(machine, seconds, *, step, validation, end, test, every):
-    """The loop of a training, without the training; what it measured was true at the beginning."""
+def simulated(machine, seconds, *, step, validation, end, test, every, asked=1, ahead=1):
+    """The loop of a training, without the training; what it measured was true at the beginning.
+
+    Args:
+        asked: Steps between two questions whether to plan again, as several processes have it.
+        ahead: Steps that a GPU is given at once; they are computed when it is waited for.
+    """
     machine.work(4.0)  # to read and build
     pace = Pace(
         started=0.0,
@@ -43,12 +48,14 @@ def simulated(machine, seconds, *, step, validation, end, test, every):
         test=test / step,
         every=every,
         clock=machine,
+        waits=ahead == 1,
     )
     progress = Progress(steps=pace.affordable())
     pace.begin(0)
     while not progress.ended:
-        machine.work(step)
         progress.step += 1
+        if progress.step % ahead == 0:
+            machine.work(step * ahead)
         last = progress.step == progress.steps
         if last or progress.step % every == 0:
             before = machine()
@@ -56,7 +63,7 @@ def simulated(machine, seconds, *, step, validation, end, test, every):
             pace.validated(machine() - before)
         if last:
             progress.ended = "finished"
-        elif pace.due(progress.step):
+        elif progress.step % asked == 0 and pace.due(progress.step):
             steps = pace.plan(progress.step, progress.steps)
             if steps != progress.steps:
                 progress.replan(steps)
@@ -119,9 +126,10 @@ def test_a_pause_is_no_slower_machine(share):
     assert last < 0.05
 
 
-def test_a_steady_machine_keeps_its_plan():
-    machine = Machine(0, 1.0)
-    progress = simulated(machine, 300.0, step=0.1, validation=0.5, end=1.0, test=2.0, every=100)
+@pytest.mark.parametrize("way", [{}, {"asked": 10}, {"ahead": 50}], ids=str)
+def test_a_steady_machine_keeps_its_plan(way):
+    machine, options = Machine(0, 1.0), {"validation": 0.5, "end": 1.0, "test": 2.0, "every": 100}
+    progress = simulated(machine, 300.0, step=0.1, **options, **way)
     assert len(progress.plans) <= 3
     assert 0.9 * 300 < machine.now <= 300
 
