@@ -54,6 +54,8 @@ def simulated(machine, seconds, *, step, validation, end, test, every, asked=1, 
     pace.begin(0)
     while not progress.ended:
         progress.step += 1
+        if ahead > 1:
+            machine.work(1e-4)  # to ask for it
         if progress.step % ahead == 0:
             machine.work(step * ahead)
         last = progress.step == progress.steps
