@@ -42,13 +42,13 @@ def test_one_command_trains_tests_and_says_where(source, tmp_path):
     out = tmp_path / "run"
     done = smallvit(f"train {source} --device cpu --set schedule.steps=3 {TINY} --out {out}")
     assert done.exit_code == 0, done.output
-    assert "model hct_" in done.output  # what it chose, and why
+    assert "model hct2_" in done.output  # what it chose, and why
     assert "95 % confidence interval" in done.output
     assert f"run folder {out}" in done.output
     run = Run.open(out)
     assert run.finished
     assert run.config.schedule.steps == 3
-    assert run.config.model.options == {"narrow_depth": 0, "dim": 32, "num_heads": 2}
+    assert run.config.model.options == {"dim": 32, "num_heads": 2}
     accuracy = json.loads((out / "evaluation.json").read_text())["accuracy"]["value"]
     assert f"{100 * accuracy:.1f} %" in done.output
     again = smallvit(f"train -c {out}/config.yaml --out {tmp_path}/again")
@@ -79,7 +79,7 @@ def test_the_run_folder_has_the_next_free_name(source, tmp_path, monkeypatch):
     for number in (1, 2):
         done = smallvit(f"train {source} --device cpu --set schedule.steps=1 {TINY}")
         assert done.exit_code == 0, done.output
-        assert (tmp_path / f"runs/three-hct_s_p4-{number}/run.json").is_file()
+        assert (tmp_path / f"runs/three-hct2_s_p4-{number}/run.json").is_file()
 
 
 def test_folds(source, tmp_path):
@@ -126,7 +126,7 @@ def test_stopping_and_going_on(source, tmp_path):
     assert Run.open(out).info["status"] == "interrupted"
     assert Run.open(out).config.loss.drloc == 0.1
     changed = smallvit(f"train --resume --out {out} --model cct_4_3x2 --set optim.lr=1")
-    assert "model.name was 'hct_s_p4' and is 'cct_4_3x2'" in str(changed.exception)
+    assert "model.name was 'hct2_s_p4' and is 'cct_4_3x2'" in str(changed.exception)
     assert "optim.lr was 0.003 and is 1.0" in str(changed.exception)
     for option in ("--allow leaks", "--drloc 0.3", "--folds 3", "--image-size 32"):
         refused = smallvit(f"train --resume --out {out} {option}")
@@ -167,7 +167,7 @@ def test_the_command_line_goes_before_a_file_and_set_before_both(source, tmp_pat
     assert (config.schedule.steps, config.data.val) == (1, 0)
     assert config.data.image_size == 16
     assert "9 epochs" not in done.output
-    assert "model hct_" not in done.output
+    assert "model hct" not in done.output
 
 
 def test_images_of_several_sizes_get_the_planned_size(tmp_path):

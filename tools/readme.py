@@ -13,9 +13,10 @@ README = Path(__file__).parent.parent / "README.md"
 TABLE = re.compile(r"(<!-- models -->\n).*?(<!-- /models -->)", re.DOTALL)
 
 ROWS = [
-    ("hct_xs_p8", "HCT-XS/8", 10),
+    ("hct2_s_p4", "HCT2-S/4", 10),
+    ("hct2_s_p16", "HCT2-S/16", 10),
+    ("hct2_xl_p4", "HCT2-XL/4", 100),
     ("hct_s_p8", "HCT-S/8", 10),
-    ("hct_m_p4", "HCT-M/4", 100),
     ("hct_l_p4", "HCT-L/4", 100),
     ("vit_9_p4", "ViT", 100),
     ("vit_9_p4+spt+lsa", "SL-ViT", 100),

@@ -2,6 +2,8 @@
 
 A convolutional stem with batch norm and residual blocks, a narrow attention stage on many tokens,
 a residual block that halves the grid, a wide attention stage on few, SeqPool and a linear head.
+HCT2, the second table of sizes, has more convolutions and one stage of attention in the middle of
+them: a maximum halves the grid before it, and once more after it.
 Attention is LSA (2112.13492) throughout, the pool and the learned positions are those of Compact
 Transformers (2104.05704), the depthwise convolution in the MLP is that of LocalViT (2104.05707).
 
@@ -39,7 +41,7 @@ class HCTConfig(BackboneConfig):
     """The stem and two stages of attention, the first of which may be empty.
 
     Attributes:
-        patch_size: Pixels from one token of the last grid to the next: 4, 8 or 16.
+        patch_size: Pixels from one token of the last attention to the next: 4, 8 or 16.
         stem_dim: Channels of the first convolution.
         residuals: Residual blocks in the stem.
         narrow_dim: Width of the stem and of the first stage.
@@ -49,6 +51,9 @@ class HCTConfig(BackboneConfig):
         dim: Width of the last stage.
         depth: Blocks of the last stage.
         num_heads: Heads of the last stage.
+        pooled: Whether grids are halved by a convolution and the maximum of 2×2 tokens instead of
+            by a residual block at stride 2: more work, and more accurate.
+        tail_dim: Channels of a second merging, behind the last stage; 0 leaves it out.
         position: Learned, sinusoidal or no positions.
     """
 
@@ -62,6 +67,8 @@ class HCTConfig(BackboneConfig):
     dim: int
     depth: int
     num_heads: int
+    pooled: bool = False
+    tail_dim: Count = 0
     position: Position = "learned"
     temperature: bool = True
     masked: bool = True
@@ -124,29 +131,59 @@ class ConvStem(nn.Module):
         return self.residuals(x).flatten(2).transpose(1, 2)
 
 
-class ResidualMerging(nn.Module):
-    """A residual block at stride 2, a linear layer to the new width, and positions.
+class PooledBlock(nn.Module):
+    """A 3×3 convolution, a pool that halves the map, batch norm, and residual blocks."""
+
+    def __init__(self, in_channels: int, channels: int, residuals: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, channels, 3, 1, 1, bias=False)
+        self.pool = nn.MaxPool2d(2, ceil_mode=True)
+        self.bn = nn.BatchNorm2d(channels)
+        self.residuals = nn.Sequential(
+            *(ResidualBlock(channels, channels, zero_start=True) for _ in range(residuals))
+        )
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """Returns a feature map of half the size and the new width."""
+        return self.residuals(F.relu(self.bn(self.pool(self.conv(x))), inplace=True))
+
+
+class ConvMerging(nn.Module):
+    """Convolutions that halve the grid, a linear layer to the new width, and positions.
 
     Args:
         dim: Width of the tokens.
         before: Rows and columns of tokens that come in.
-        hidden: Channels of the residual block.
+        hidden: Channels of the convolutions.
         out_dim: Width of the tokens that go out.
         position: What is added to them.
+        pooled: Residual blocks behind a convolution and a maximum that halve the grid; None takes
+            one residual block, which halves it by its stride.
     """
 
     def __init__(
-        self, dim: int, before: Size, hidden: int, out_dim: int, position: Position
+        self,
+        dim: int,
+        before: Size,
+        hidden: int,
+        out_dim: int,
+        position: Position,
+        *,
+        pooled: int | None = None,
     ) -> None:
         super().__init__()
         self.before = before
-        self.block = ResidualBlock(dim, hidden, 2, zero_start=True)
+        self.block: nn.Module
+        if pooled is None:
+            self.block = ResidualBlock(dim, hidden, 2, zero_start=True)
+        else:
+            self.block = PooledBlock(dim, hidden, pooled)
         self.proj = nn.Linear(hidden, out_dim)
         grid = (-(-before[0] // 2), -(-before[1] // 2))
         self.positions = Positions(position, grid, out_dim)
 
     def view(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B n s"]:
-        """By its shortcut a token is made of 2×2 tokens; a rollout ignores the branch beside it."""
+        """By shortcut or pool a token is made of 2×2 tokens; a rollout ignores convolutions."""
         rows, columns = image.shape[2:]
         return soft_split(F.pad(image, (0, columns % 2, 0, rows % 2)), 2, 2, 0)
 
@@ -170,10 +207,12 @@ class HCT(Backbone):
         super().__init__(config)
         narrow, wide = (config.grid_of(config.patch_size // part) for part in (2, 1))
         narrow_dim, dim, position = config.narrow_dim, config.dim, config.position
+        tail_dim = config.tail_dim
         rates = drop_rates(config.drop_path, config.narrow_depth + config.depth, ramp=True)
         widths, strides = (config.stem_dim, narrow_dim), _STRIDES[config.patch_size]
         self.tokenizer = ConvStem(config.stacked_channels, widths, strides, config.residuals)
-        merging = ResidualMerging(narrow_dim, narrow, config.merge_dim, dim, position)
+        pooled = 0 if config.pooled else None
+        merging = ConvMerging(narrow_dim, narrow, config.merge_dim, dim, position, pooled=pooled)
         self.mergings = nn.ModuleList([merging])
         self.dropout = nn.Dropout(config.dropout)
         self.stages = nn.ModuleList()
@@ -185,9 +224,16 @@ class HCT(Backbone):
             self.stages.append(self._stack(narrow_dim, config.narrow_heads, narrow, first))
         last = rates[config.narrow_depth :]
         self.stages.append(self._stack(dim, config.num_heads, wide, last))
-        self.dim = dim
-        self.norm = nn.LayerNorm(dim)
-        self.pool = SeqPool(dim)
+        if tail_dim:
+            # A residual block here does not widen what a token sees before the attention.
+            pooled = 1 if config.pooled else None
+            tail = ConvMerging(dim, wide, tail_dim, tail_dim, "none", pooled=pooled)
+            self.mergings.append(tail)
+            self.stages.append(Stack())  # no attention on the smallest grid
+            self.grids.append(config.grid_of(2 * config.patch_size))
+        self.dim = tail_dim or dim
+        self.norm = nn.LayerNorm(self.dim)
+        self.pool = SeqPool(self.dim)
         self.head = self.make_head()
 
     def _stack(self, dim: int, num_heads: int, grid: Size, rates: list[float]) -> Stack:
@@ -200,18 +246,22 @@ class HCT(Backbone):
         )
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
-        """Stem, narrow stage, merging, wide stage, norm, pool."""
+        """Stem, narrow stage, merging, wide stage, second merging, norm, pool."""
         x = self.tokenizer(self.shifted(images))
-        if self.config.narrow_depth:
-            x = self.stages[0](self.dropout(self.positions(x)), weights=weights)
-        x = self.dropout(self.mergings[0](x))
-        x = self.norm(self.stages[-1](x, weights=weights))
+        *narrow, wide = self.stages[: len(self.stages) - len(self.mergings) + 1]
+        for stage in narrow:
+            x = stage(self.dropout(self.positions(x)), weights=weights)
+        x = wide(self.dropout(self.mergings[0](x)), weights=weights)
+        for merging in self.mergings[1:]:
+            x = merging(x)
+        x = self.norm(x)
         return Features(x, self.grid, self.pool(x))
 
     @property
     def receptive_field(self) -> int:
         """The side, in pixels, of what one token sees as it comes to the first attention."""
-        merging = [] if self.config.narrow_depth else [(3, 2), (3, 1)]
+        halving = [(3, 1), (2, 2)] if self.config.pooled else [(3, 2), (3, 1)]
+        merging = [] if self.config.narrow_depth else halving
         return reach([*self.tokenizer.kernels, *merging]) + 2 * self.config.stack_shift
 
 
@@ -227,9 +277,25 @@ _SIZES = {
     "l": _size(64, 128, 256, 384, narrow_heads=4, num_heads=6, depth=3, narrow_depth=2),
 }
 
-#: Each has 8×8 tokens in its last stage and 16×16 in its first at the image size beside it.
+
+def _pooled(stem: int, narrow: int, merge: int, dim: int, **options: Any) -> dict[str, Any]:
+    """More convolutions, and one stage of attention in the middle of them."""
+    layout = {"pooled": True, "narrow_depth": 0, "narrow_heads": 1}
+    return _size(stem, narrow, merge, dim, **layout, **options)
+
+
+_POOLED_SIZES = {
+    "xs": _pooled(12, 24, 48, 64, tail_dim=96, num_heads=2, depth=1),
+    "s": _pooled(16, 32, 64, 96, tail_dim=128, num_heads=3, depth=1),
+    "m": _pooled(32, 64, 128, 192, tail_dim=256, num_heads=4, depth=1),
+    "l": _pooled(64, 64, 256, 256, tail_dim=384, num_heads=4, depth=2),
+    "xl": _pooled(64, 128, 512, 512, tail_dim=512, num_heads=8, depth=2),
+}
+
+#: Each has 8×8 tokens in its last attention, and HCT 16×16 in its first, at the size beside it.
 VARIANTS = {
-    f"hct_{size}_p{patch}": Variant(HCT, OURS, 8 * patch, options | {"patch_size": patch})
-    for size, options in _SIZES.items()
+    f"{family}_{size}_p{patch}": Variant(HCT, OURS, 8 * patch, options | {"patch_size": patch})
+    for family, sizes in {"hct": _SIZES, "hct2": _POOLED_SIZES}.items()
+    for size, options in sizes.items()
     for patch in _STRIDES
 }

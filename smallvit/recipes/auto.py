@@ -26,13 +26,16 @@ _MOST = 200.0  # passes of a run whose time is not given
 #: Seconds of a run below which a GPU gains by compiling blocks alone: 20 s sooner, 3 % slower.
 _SHORT = 600.0
 
-#: The least images seen, and passes, that a size of HCT needs to be better than the one before it.
+#: Our own families: the newer one where it was measured in equal minutes (docs/experiments.md).
+_FAMILIES = {"cpu": "hct2"}
+_GPU_FAMILY = "hct"
+#: The least images seen, and passes, that a size of them needs to be better than the one before it.
 _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}
-#: The least passes for images of this many pixels, where they are as large.
-_SIDES = {64: 0, 128: 60, 160: 400}
+#: The least passes for images of this many pixels, where they are as large. HCT2 takes hardly
+#: longer for 128 than for 64: its tokens are as many.
+_SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 10, 160: 400}}
 #: Passes from which mirroring, crops, mixing and more pay: an image that is seen once is new.
 _MIRRORING, _CROPPING, _MIXING, _STRONG = 2, 10, 25, 120
-_NARROW = 5  # passes from which the narrow stage of HCT pays on a CPU
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class _Fit:
 
 
 def auto(facts: Facts) -> Choice:
-    """HCT, our own family, with Muon, in a size that the time allows.
+    """Our own family, with Muon, in a size that the time allows.
 
     Thresholds come from the ablation of short budgets on CPU cores (docs/experiments.md); those of
     the sizes m and l, of images beyond 64 pixels and of strong augmentation are estimates.
@@ -68,7 +71,7 @@ def auto(facts: Facts) -> Choice:
     steps = epochs * facts.images / batch
     config = RunConfig(
         data=DataConfig(image_size=fit.size),
-        model=ModelConfig(name=fit.name, options=_options(facts, epochs)),
+        model=ModelConfig(name=fit.name),
         augment=_augment(facts, fit.size, batch, epochs),
         loss=LossConfig(balanced=facts.imbalance >= _IMBALANCE),
         optim=_optim(fit.name, steps, batch),
@@ -78,15 +81,9 @@ def auto(facts: Facts) -> Choice:
     return Choice(config, _reasons(facts, fit, config))
 
 
-def _options(facts: Facts, epochs: float) -> dict[str, int]:
-    """For few passes on a CPU the narrow stage is left out: a fifth faster."""
-    few = facts.device == "cpu" and epochs < _NARROW
-    return {"narrow_depth": 0} if few and facts.model is None else {}
-
-
 def _regional(facts: Facts, fit: _Fit, epochs: float) -> bool:
     """Whether a GPU's run is so short that compiling less pays."""
-    if facts.device == "cpu" or not fit.name.startswith("hct_"):
+    if facts.device == "cpu" or not _is_ours(fit.name):
         return False
     return epochs * facts.images < _SHORT * (fit.rate or _CEILING)
 
@@ -95,12 +92,12 @@ def _fit(facts: Facts) -> _Fit:
     """The largest images for which there are passes enough, and then the largest model."""
     base = facts.size
     larger = facts.requested_size is None and base != facts.shared_size
-    sides = [side for side in _SIDES if larger and max(base) < side <= facts.typical_side]
     best = _sized(facts, base)
-    for side in sides:
-        fit = _sized(facts, (side, side))
-        if fit.images / facts.images >= _SIDES[side]:
-            best = fit
+    for side, passes in _SIDES[_family(facts)].items():
+        if larger and max(base) < side <= facts.typical_side:
+            fit = _sized(facts, (side, side))
+            if fit.images / facts.images >= passes:
+                best = fit
     return best
 
 
@@ -108,20 +105,29 @@ def _sized(facts: Facts, size: Size) -> _Fit:
     """The largest model of those that can see enough of images of a size."""
     if facts.model is not None:
         return _in_time(facts, facts.model, size)
-    patch = _patch(facts, max(size))
+    family, patch = _family(facts), _patch(max(size))
     # The smallest is for machines that are too slow for the next one, not for few passes.
-    best = _in_time(facts, f"hct_{'xs' if facts.epochs is None else 's'}_p{patch}", size)
+    best = _in_time(facts, f"{family}_{'xs' if facts.epochs is None else 's'}_p{patch}", size)
     for letter, (images, passes) in _NEEDS.items():
-        fit = _in_time(facts, f"hct_{letter}_p{patch}", size)
+        fit = _in_time(facts, f"{family}_{letter}_p{patch}", size)
         if letter != "xs" and fit.images >= images and fit.images / facts.images >= passes:
             best = fit
     return best
 
 
-def _patch(facts: Facts, side: int) -> int:
-    """Pixels between tokens: 8×8 of them in the last stage, on a CPU 4×4 of thumbnails."""
+def _family(facts: Facts) -> str:
+    return _FAMILIES.get(facts.device, _GPU_FAMILY)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a model is of our own families, for which all this was chosen."""
+    return name.startswith(("hct_", "hct2_"))
+
+
+def _patch(side: int) -> int:
+    """Pixels between tokens: about 8×8 of them in the last attention."""
     if side <= SMALL:
-        return 4 if facts.device != "cpu" or side < 24 else 8
+        return 4
     return 8 if side < 96 else 16
 
 
@@ -158,7 +164,7 @@ def _batch(facts: Facts, side: int) -> int:
 def _optim(name: str, steps: float, batch: int) -> OptimConfig:
     """Muon for our own family, AdamW for the others, for which only that was measured."""
     ema = 0.999 if steps > 20_000 else 0.99
-    if not name.startswith("hct_"):
+    if not _is_ours(name):
         return OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0, ema=ema)
     return OptimConfig(
         optimizer="muon",
@@ -200,8 +206,7 @@ def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
     reasons = {
         **size_reason(facts, fit.size, _size_why(facts, fit.size)),
         "model.name": f"model {fit.name}: our hybrid of convolutions and attention, in the size "
-        f"that pays for images of {max(fit.size)} pixels in this time on this {kind}"
-        + (", without its first stage of attention" if config.model.options else ""),
+        f"that pays for images of {max(fit.size)} pixels in this time on this {kind}",
         "augment": augment_reason(config.augment, facts) + _strength(epochs),
         "optim": "Muon for matrices and AdamW for the rest: more is learned in few steps"
         if config.optim.optimizer == "muon"

@@ -5,9 +5,19 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-#: Operations (a multiplication and an addition are two) of a forward pass in millions, by the size
-#: of HCT: per token of the last grid, and per pair of them.
-HCT = {"xs": (1.29, 0.0038), "s": (3.18, 0.0056), "m": (7.6, 0.0092), "l": (16.06, 0.021)}
+#: Operations (a multiplication and an addition are two) of a forward pass in millions, by family
+#: and size: per token of the last attention, and per pair of them.
+OURS = {
+    "hct_xs": (1.29, 0.0038),
+    "hct_s": (3.18, 0.0056),
+    "hct_m": (7.6, 0.0092),
+    "hct_l": (16.06, 0.021),
+    "hct2_xs": (0.54, 0.0003),
+    "hct2_s": (1.01, 0.0004),
+    "hct2_m": (3.98, 0.0008),
+    "hct2_l": (8.48, 0.002),
+    "hct2_xl": (25.7, 0.0041),
+}
 
 #: Millions of operations of forward passes per second of training, where a trial would have to
 #: compile first: an H200 trained hct_l_p4 (1,114 of them per image) at 32,443 images per second.
@@ -21,9 +31,9 @@ _STEP = 0.8  # share of a step that a trial takes: it neither augments nor valid
 def cost(name: str, side: int) -> float:
     """Millions of operations of one image's forward pass."""
     base, _, patch = name.rpartition("_p")
-    if base.startswith("hct_") and base[4:] in HCT and patch.isdigit():
+    if base in OURS and patch.isdigit():
         tokens = math.ceil(side / int(patch)) ** 2
-        per_token, per_pair = HCT[base[4:]]
+        per_token, per_pair = OURS[base]
         return tokens * (per_token + per_pair * tokens)
     return _counted(name, side)
 
@@ -48,7 +58,7 @@ def _counted(name: str, side: int) -> float:
 def measure_speed(device: str, clock: Callable[[], float] = time.perf_counter) -> float:
     """Millions of operations of forward passes per second of training.
 
-    A table on a GPU; elsewhere trial steps of a small HCT on made-up images, not compiled.
+    A table on a GPU; elsewhere trial steps of a small HCT2 on made-up images, not compiled.
     """
     if device in RECORDED:
         return RECORDED[device]
@@ -58,7 +68,7 @@ def measure_speed(device: str, clock: Callable[[], float] = time.perf_counter) -
     from smallvit.devices import prefers_bf16
     from smallvit.models.build import make_model
 
-    name, side, batch = "hct_s_p8", 32, 64
+    name, side, batch = "hct2_s_p4", 32, 64
     before = torch.random.get_rng_state()  # a trial changes nothing
     model = make_model(name, num_classes=10, image_size=(side, side), in_channels=3)
     model = model.to(device).to(memory_format=torch.channels_last).train()

@@ -67,7 +67,8 @@ def test_every_family(name):
     assert found.rollout.shape[2] == 2 * found.rollout.shape[1] >= 2 * model.grid[0]
     assert len(found.heads) == len(weights)
     assert found.heads[0].shape[2:] == found.rollout.shape[1:]
-    assert found.heads[-1].shape[2:] == model.grid
+    grids = [stage.grid for stage in model.attention_stages() if stage.attentions]
+    assert found.heads[-1].shape[2:] == grids[-1]
     for maps in (found.rollout, found.gradient, *found.heads):
         assert maps.dtype == np.float32
         assert maps.min() >= 0
@@ -402,6 +403,8 @@ def reach(model):
     """How many pixels, in rows and columns, change the token in the middle."""
     tokens = []
     part = model.embeddings[0] if hasattr(model, "embeddings") else model.tokenizer
+    if getattr(model.config, "narrow_depth", 1) == 0:
+        part = model.mergings[0]
     hook = part.register_forward_hook(lambda _, __, out: tokens.append(out))
     for module in model.modules():
         if isinstance(module, TokenTransformer | Performer):  # leaves what soft splits see
@@ -412,8 +415,9 @@ def reach(model):
             module.weight.data.abs_()
         if isinstance(module, nn.BatchNorm2d):  # so that no branch is zero
             nn.init.ones_(module.weight)
-    if hasattr(part, "pool"):  # through a maximum only the largest pixel is seen
-        part.pool = nn.AvgPool2d(part.pool.kernel_size, 2, part.pool.padding)
+    for module in list(model.modules()):  # through a maximum only the largest pixel is seen
+        if isinstance(getattr(module, "pool", None), nn.MaxPool2d):
+            module.pool = nn.AvgPool2d(module.pool.kernel_size, 2, module.pool.padding)
     images = torch.rand(1, model.config.in_channels, *model.config.image_size) + 0.1
     images.requires_grad_()
     with pytest.MonkeyPatch.context() as patch:
@@ -457,6 +461,8 @@ def reach(model):
         ("hct_s_p8", 64, 25),
         ("hct_s_p8+spt", 64, 29),
         ("hct_s_p16", 128, 43),
+        ("hct2_s_p4", 32, 20),
+        ("hct2_s_p8", 64, 37),
     ],
 )
 def test_receptive_field(name, side, expected):

@@ -35,6 +35,7 @@ FAMILIES = [
     "t2t_14",
     "cvt_13",
     "hct_s_p8",
+    "hct2_s_p8",
 ]
 #: The same with all add-ons, where a family takes both.
 FULL = [f"{name}+spt+lsa" if MODELS[name].model.takes_lsa else name for name in FAMILIES]
@@ -44,11 +45,15 @@ def small_size(name: str) -> tuple[int, int]:
     """A small image of more than one window or patch along each side."""
     variant = MODELS[name.partition("+")[0]]
     tokens = {CaiT: 2, ViT: 2, HCT: 2, PiT: 8, Swin: 8}.get(variant.model, 0)
+    if variant.options.get("tail_dim"):
+        tokens *= 2
     side = tokens * variant.options.get("patch_size", 0) or 32
     return side, side
 
 
 def shrunk(name: str, **options):
     variant = MODELS[name.partition("+")[0]]
-    defaults = {"num_classes": 3, "image_size": small_size(name)}
-    return create_model(name, **{**defaults, **_OPTIONS[variant.model], **options})
+    defaults = {"num_classes": 3, "image_size": small_size(name), **_OPTIONS[variant.model]}
+    if variant.options.get("tail_dim"):
+        defaults |= {"narrow_depth": 0, "tail_dim": 40}
+    return create_model(name, **{**defaults, **options})

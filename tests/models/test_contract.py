@@ -132,6 +132,11 @@ def test_standard_sizes(name, millions):
         ("hct_s_p8", 100, 1.0),
         ("hct_m_p4", 100, 2.5),
         ("hct_l_p4", 100, 5.3),
+        ("hct2_xs_p8", 100, 0.3),
+        ("hct2_s_p8", 100, 0.6),
+        ("hct2_m_p4", 100, 2.2),
+        ("hct2_l_p4", 100, 5.1),
+        ("hct2_xl_p4", 100, 12.9),
     ],
 )
 def test_sizes_of_the_papers_and_ours(name, classes, millions):

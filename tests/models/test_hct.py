@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from smallvit.explaining.explain import look
 from smallvit.explaining.probes import receptive_field, temperatures
 from smallvit.models import create_model
-from smallvit.models.hct import ConvStem, ResidualMerging
+from smallvit.models.hct import ConvMerging, ConvStem
 from smallvit.models.parameters import depths
 from tests.arrays import arrays, assert_equal, noise, scramble
 from tests.layers.test_attention import each
@@ -22,11 +23,12 @@ def test_stem(strides, residuals, size):
     assert_equal(module(images), each(oracle.conv_stem, images, arrays(module), strides, residuals))
 
 
+@pytest.mark.parametrize("pooled", [None, 0, 2])
 @pytest.mark.parametrize("grid", [(4, 2), (3, 5)])
-def test_merging(grid):
-    module = scramble(ResidualMerging(3, grid, 4, 5, "learned"))
+def test_merging(grid, pooled):
+    module = scramble(ConvMerging(3, grid, 4, 5, "learned", pooled=pooled))
     x = noise(2, grid[0] * grid[1], 3)
-    assert_equal(module(x), each(oracle.residual_merging, x, arrays(module), grid))
+    assert_equal(module(x), each(oracle.conv_merging, x, arrays(module), grid))
     assert module.view(torch.ones(1, 1, *grid)).shape == (1, module(x).shape[1], 4)
 
 
@@ -50,6 +52,34 @@ def test_without_the_narrow_stage():
     assert last == 3
     assert layers["mergings.0.proj.weight"] == layers["tokenizer.conv1.weight"] == 0
     assert model.resized((24, 16)).eval()(torch.randn(1, 3, 24, 16)).isfinite().all()
+
+
+@pytest.mark.parametrize("narrow_depth", [0, 1])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_second_merging(narrow_depth, pooled):
+    """It halves the grid behind the attention, which a rollout is carried through."""
+    options = {"narrow_depth": narrow_depth, "tail_dim": 20, "pooled": pooled}
+    model = shrunk("hct_s_p8", image_size=(24, 40), **options).eval()
+    x = torch.randn(2, 3, 24, 40)
+    assert model.grids[-2:] == [(3, 5), (2, 3)]
+    assert [len(stage.attentions) for stage in model.attention_stages()] == [
+        *[1] * narrow_depth,
+        2,
+        0,
+    ]
+    features = model.forward_features(x)
+    assert (features.tokens.shape, features.grid) == ((2, 6, 20), (2, 3))
+    assert model.head.in_features == 20
+    shares = look(model, x).shares.places
+    assert shares.shape == (2, *model.grids[0])
+    np.testing.assert_allclose(shares.sum((1, 2)), np.ones(2), rtol=1e-5)
+    layers, last = depths(model)
+    assert layers["mergings.1.proj.weight"] == last
+
+
+def test_what_the_attention_of_hct2_sees():
+    model = shrunk("hct2_s_p8")
+    assert receptive_field(model) == 25 + (3 - 1) * 4 + (2 - 1) * 4
 
 
 def test_lsa_is_built_in_and_comes_apart():

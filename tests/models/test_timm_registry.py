@@ -235,9 +235,13 @@ def test_timm_groups_the_parameters(name):
     ]
     assert order == sorted(order)
     assert len(set(order)) == len(order), "every block is a layer"
-    for key in (key for key in scale if key.startswith(("mergings.", "poolings."))):
-        stage = int(key.split(".")[1]) + 1
-        assert scale[key] == min(value for k, value in scale.items() if f"stages.{stage}." in k)
+    stages = model.stacks()
+    for number, (stage, blocks, maker) in enumerate(stages):
+        if maker.startswith(("mergings.", "poolings.")):
+            first = [value for key, value in scale.items() if key.startswith(f"{stage}.0.")]
+            lowest = min(first) if number and blocks else 1.0 if number else min(scale.values())
+            made = {value for key, value in scale.items() if key.startswith(f"{maker}.")}
+            assert made == {lowest}, "what makes the tokens of a stage belongs to its first layer"
     assert scale["head.weight"] == max(scale.values()) == 1
     assert min(scale.values()) in {
         scale[k] for k in scale if "tokenizer" in k or "embeddings.0" in k
@@ -248,8 +252,8 @@ def test_timm_groups_the_parameters(name):
         for coarse in (False, True)
     )
     assert fine == layers
-    stages = len(getattr(model, "stages", ())) or last - 1
-    assert set(coarse.values()) == set(range(stages + 2))
+    count = sum(1 for _, blocks, _ in stages if blocks) if len(stages) > 1 else last - 1
+    assert set(coarse.values()) == set(range(count + 2))
 
 
 def test_timm_averages_the_weights():

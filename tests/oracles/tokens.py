@@ -123,9 +123,22 @@ def conv_stem(image, weights, strides, residuals):
     return image.reshape(len(image), -1).T
 
 
-def residual_merging(x, weights, grid):
+def pooled_block(image, weights):
+    """Convolution, pool, norm, ReLU; residual blocks."""
+    image = pool_by_two(convolve(image, weights["conv.weight"], None, 1, 1), np.max)
+    image = np.maximum(batch_norm(image, weights, "bn"), 0)
+    for number in range(len({k.split(".")[1] for k in weights if k.startswith("residuals.")})):
+        prefix = f"residuals.{number}."
+        inner = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        image = residual_block(image, inner)
+    return image
+
+
+def conv_merging(x, weights, grid):
     inner = {k.removeprefix("block."): v for k, v in weights.items() if k.startswith("block.")}
-    image = residual_block(x.T.reshape(-1, *grid), inner, 2)
+    image = x.T.reshape(-1, *grid)
+    pooled = "conv.weight" in inner
+    image = pooled_block(image, inner) if pooled else residual_block(image, inner, 2)
     tokens = linear(image.reshape(len(image), -1).T, weights, "proj")
     return tokens + weights["positions.table"][0]
 
