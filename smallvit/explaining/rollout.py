@@ -11,8 +11,8 @@ What is exact and what is not:
 - Wherever a token is made of several others (PiT's pooling, Swin's merging, soft splits, the
   embeddings and strided keys of CvT) its share goes to what it is made of, and a position gets
   the mean of the tokens that see it. The learned weights in there are ignored.
-- HCT's merging is a residual block: its share goes to the 2×2 tokens of the shortcut, and the
-  convolutions beside it are ignored, as those in the MLPs are.
+- HCT's mergings are convolutions: a share goes to the 2×2 tokens of the shortcut or the maximum,
+  and the convolutions themselves are ignored, as those in the MLPs are.
 - CaiT mixes heads after the softmax, so weights may be negative and rows need not sum to one:
   their absolute values are taken. Its class layers are rows over the patches.
 - LayerScale, MLPs and the size of the values are ignored, as in the paper.

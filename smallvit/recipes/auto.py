@@ -116,6 +116,7 @@ def _sized(facts: Facts, size: Size) -> _Fit:
 
 
 def _family(facts: Facts) -> str:
+    """Which of our own families fits the device."""
     return _FAMILIES.get(facts.device, _GPU_FAMILY)
 
 
