@@ -252,6 +252,8 @@ def test_auto_looks_closer_where_there_is_time():
     )
     assert [config.data.image_size for config in (few, many, most)] == [64, 128, 160]
     assert (few.model.name[-3:], many.model.name[-4:]) == ("_p8", "_p16")
+    asked = chosen("auto", **photos, speed=SPEED, minutes=1, model="hct2_xs_p8")
+    assert asked.data.image_size == 64  # with four times the tokens it is not seen often enough
     on_a_gpu = {**photos, "device": "cuda", "images": 100_000}
     assert chosen("auto", **on_a_gpu, speed=RECORDED["cuda"], minutes=2).data.image_size == 64
     small = {**photos, "typical_side": 90}

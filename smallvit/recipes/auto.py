@@ -32,7 +32,8 @@ _GPU_FAMILY = "hct"
 #: The least images seen, and passes, that a size of them needs to be better than the one before it.
 _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 60)}
 #: The least passes for images of this many pixels, where they are as large. HCT2 takes hardly
-#: longer for 128 than for 64: its tokens are as many.
+#: longer for 128 than for 64, since larger images get larger patches; a model that is requested
+#: does not.
 _SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 10, 160: 400}}
 #: Passes from which mirroring, crops, mixing and more pay: an image that is seen once is new.
 _MIRRORING, _CROPPING, _MIXING, _STRONG = 2, 10, 25, 120
@@ -93,7 +94,7 @@ def _fit(facts: Facts) -> _Fit:
     base = facts.size
     larger = facts.requested_size is None and base != facts.shared_size
     best = _sized(facts, base)
-    for side, passes in _SIDES[_family(facts)].items():
+    for side, passes in _SIDES["hct" if facts.model else _family(facts)].items():
         if larger and max(base) < side <= facts.typical_side:
             fit = _sized(facts, (side, side))
             if fit.images / facts.images >= passes:
