@@ -95,6 +95,11 @@ class HCTConfig(BackboneConfig):
         return None if self.spt else "tokenizer.conv1"
 
 
+def _residuals(channels: int, count: int) -> nn.Sequential:
+    blocks = (ResidualBlock(channels, channels, zero_start=True) for _ in range(count))
+    return nn.Sequential(*blocks)
+
+
 class ConvStem(nn.Module):
     """Two 3×3 convolutions with batch norm, a pool that halves the map, and residual blocks.
 
@@ -119,9 +124,7 @@ class ConvStem(nn.Module):
         self.conv2 = nn.Conv2d(first, dim, 3, strides[1], 1, bias=False)
         self.bn2 = nn.BatchNorm2d(dim)
         self.pool = nn.MaxPool2d(2, ceil_mode=True)
-        self.residuals = nn.Sequential(
-            *(ResidualBlock(dim, dim, zero_start=True) for _ in range(residuals))
-        )
+        self.residuals = _residuals(dim, residuals)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Returns one token per position of the last feature map, row by row."""
@@ -139,9 +142,7 @@ class PooledBlock(nn.Module):
         self.conv = nn.Conv2d(in_channels, channels, 3, 1, 1, bias=False)
         self.pool = nn.MaxPool2d(2, ceil_mode=True)
         self.bn = nn.BatchNorm2d(channels)
-        self.residuals = nn.Sequential(
-            *(ResidualBlock(channels, channels, zero_start=True) for _ in range(residuals))
-        )
+        self.residuals = _residuals(channels, residuals)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """Returns a feature map of half the size and the new width."""
@@ -248,11 +249,12 @@ class HCT(Backbone):
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Stem, narrow stage, merging, wide stage, second merging, norm, pool."""
         x = self.tokenizer(self.shifted(images))
-        *narrow, wide = self.stages[: len(self.stages) - len(self.mergings) + 1]
-        for stage in narrow:
-            x = stage(self.dropout(self.positions(x)), weights=weights)
-        x = wide(self.dropout(self.mergings[0](x)), weights=weights)
-        for merging in self.mergings[1:]:
+        first, *others = self.mergings
+        narrow, wide = self.stages[0], self.stages[-len(self.mergings)]
+        if self.config.narrow_depth:
+            x = narrow(self.dropout(self.positions(x)), weights=weights)
+        x = wide(self.dropout(first(x)), weights=weights)
+        for merging in others:
             x = merging(x)
         x = self.norm(x)
         return Features(x, self.grid, self.pool(x))
