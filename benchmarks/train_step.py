@@ -81,7 +81,7 @@ KINDS = {
 def config_of(source, name, batch, row):
     """The run's config of one row."""
     name, _, side = name.partition("@")
-    muon = name.startswith("hct_")
+    muon = name.startswith(("hct_", "hct2_"))
     full = RunConfig(
         data=DataConfig(source=source, val=0, image_size=int(side or 32)),
         model=ModelConfig(name=name),

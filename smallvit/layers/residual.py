@@ -1,8 +1,17 @@
 """The residual block of CNNs: two 3×3 convolutions with batch norm around a shortcut."""
 
+from typing import Literal
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+Activation = Literal["relu", "gelu"]
+
+
+def make_activation(kind: Activation) -> nn.Module:
+    """ReLU, in place, or GELU."""
+    return nn.GELU() if kind == "gelu" else nn.ReLU(inplace=True)
 
 
 class PaddedShortcut(nn.Module):
@@ -34,7 +43,7 @@ class PooledShortcut(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """relu(shortcut(x) + bn(conv(relu(bn(conv(x)))))).
+    """act(shortcut(x) + bn(conv(act(bn(conv(x)))))).
 
     Args:
         in_channels: Of what comes in.
@@ -43,6 +52,7 @@ class ResidualBlock(nn.Module):
         padded: Takes the shortcut without parameters. Otherwise a shortcut is the input itself
             where the shape stays, and pooled where it does not.
         zero_start: Starts as the shortcut alone: the last batch norm's weights are zero.
+        activation: ReLU or GELU.
     """
 
     def __init__(
@@ -53,12 +63,14 @@ class ResidualBlock(nn.Module):
         *,
         padded: bool = False,
         zero_start: bool = False,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
+        self.act = make_activation(activation)
         self.shortcut: nn.Module = nn.Identity()
         if padded:
             self.shortcut = PaddedShortcut(in_channels, channels, stride)
@@ -69,5 +81,5 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """Returns a feature map of the new width."""
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
-        return F.relu(y + self.shortcut(x), inplace=True)
+        y = self.bn2(self.conv2(self.act(self.bn1(self.conv1(x)))))
+        return self.act(y + self.shortcut(x))

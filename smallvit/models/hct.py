@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from smallvit.layers import Attention, Features, Positions, ResidualBlock, SeqPool, Stack
 from smallvit.layers.positions import Position
+from smallvit.layers.residual import Activation, make_activation
 from smallvit.layers.soft_split import soft_split
 from smallvit.layers.tokenizers import reach
 from smallvit.models.base import OURS, Backbone, Variant, drop_rates
@@ -53,7 +54,10 @@ class HCTConfig(BackboneConfig):
         num_heads: Heads of the last stage.
         pooled: Whether grids are halved by a convolution and the maximum of 2×2 tokens instead of
             by a residual block at stride 2: more work, and more accurate.
+        merge_residuals: Residual blocks behind that maximum, before the last stage: more accurate,
+            but a token then sees 16 pixels more of a thumbnail, and maps say less.
         tail_dim: Channels of a second merging, behind the last stage; 0 leaves it out.
+        activation: Of the convolutions.
         position: Learned, sinusoidal or no positions.
     """
 
@@ -68,7 +72,9 @@ class HCTConfig(BackboneConfig):
     depth: int
     num_heads: int
     pooled: bool = False
+    merge_residuals: Count = 0
     tail_dim: Count = 0
+    activation: Activation = "relu"
     position: Position = "learned"
     temperature: bool = True
     masked: bool = True
@@ -78,6 +84,8 @@ class HCTConfig(BackboneConfig):
         if self.patch_size not in _STRIDES:
             allowed = ", ".join(map(str, _STRIDES))
             raise ValueError(f"patch_size is {self.patch_size}: allowed are {allowed}")
+        if self.merge_residuals and not self.pooled:
+            raise ValueError("merge_residuals follow a maximum: they need pooled=True")
 
     def grid_of(self, stride: int) -> Size:
         """Rows and columns of tokens that are `stride` pixels apart."""
@@ -95,8 +103,11 @@ class HCTConfig(BackboneConfig):
         return None if self.spt else "tokenizer.conv1"
 
 
-def _residuals(channels: int, count: int) -> nn.Sequential:
-    blocks = (ResidualBlock(channels, channels, zero_start=True) for _ in range(count))
+def _residuals(channels: int, count: int, activation: Activation) -> nn.Sequential:
+    blocks = (
+        ResidualBlock(channels, channels, zero_start=True, activation=activation)
+        for _ in range(count)
+    )
     return nn.Sequential(*blocks)
 
 
@@ -108,13 +119,20 @@ class ConvStem(nn.Module):
         widths: Channels of the first convolution, and of everything after it.
         strides: Of the two convolutions.
         residuals: How many residual blocks.
+        activation: ReLU or GELU.
 
     Attributes:
         kernels: Kernel and stride of each layer, for what a token sees.
     """
 
     def __init__(
-        self, in_channels: int, widths: tuple[int, int], strides: tuple[int, int], residuals: int
+        self,
+        in_channels: int,
+        widths: tuple[int, int],
+        strides: tuple[int, int],
+        residuals: int,
+        *,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         first, dim = widths
@@ -124,29 +142,33 @@ class ConvStem(nn.Module):
         self.conv2 = nn.Conv2d(first, dim, 3, strides[1], 1, bias=False)
         self.bn2 = nn.BatchNorm2d(dim)
         self.pool = nn.MaxPool2d(2, ceil_mode=True)
-        self.residuals = _residuals(dim, residuals)
+        self.act = make_activation(activation)
+        self.residuals = _residuals(dim, residuals, activation)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
         """Returns one token per position of the last feature map, row by row."""
-        x = F.relu(self.bn1(self.conv1(images)), inplace=True)
-        # The same in either order, and a quarter of the work.
-        x = F.relu(self.pool(self.bn2(self.conv2(x))), inplace=True)
+        x = self.act(self.bn1(self.conv1(images)))
+        # ReLU would give the same before the pool, for four times the work.
+        x = self.act(self.pool(self.bn2(self.conv2(x))))
         return self.residuals(x).flatten(2).transpose(1, 2)
 
 
 class PooledBlock(nn.Module):
     """A 3×3 convolution, a pool that halves the map, batch norm, and residual blocks."""
 
-    def __init__(self, in_channels: int, channels: int, residuals: int) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, residuals: int, activation: Activation
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, channels, 3, 1, 1, bias=False)
         self.pool = nn.MaxPool2d(2, ceil_mode=True)
         self.bn = nn.BatchNorm2d(channels)
-        self.residuals = _residuals(channels, residuals)
+        self.act = make_activation(activation)
+        self.residuals = _residuals(channels, residuals, activation)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """Returns a feature map of half the size and the new width."""
-        return self.residuals(F.relu(self.bn(self.pool(self.conv(x))), inplace=True))
+        return self.residuals(self.act(self.bn(self.pool(self.conv(x)))))
 
 
 class ConvMerging(nn.Module):
@@ -160,6 +182,7 @@ class ConvMerging(nn.Module):
         position: What is added to them.
         pooled: Residual blocks behind a convolution and a maximum that halve the grid; None takes
             one residual block, which halves it by its stride.
+        activation: ReLU or GELU.
     """
 
     def __init__(
@@ -171,14 +194,15 @@ class ConvMerging(nn.Module):
         position: Position,
         *,
         pooled: int | None = None,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         self.before = before
         self.block: nn.Module
         if pooled is None:
-            self.block = ResidualBlock(dim, hidden, 2, zero_start=True)
+            self.block = ResidualBlock(dim, hidden, 2, zero_start=True, activation=activation)
         else:
-            self.block = PooledBlock(dim, hidden, pooled)
+            self.block = PooledBlock(dim, hidden, pooled, activation)
         self.proj = nn.Linear(hidden, out_dim)
         grid = (-(-before[0] // 2), -(-before[1] // 2))
         self.positions = Positions(position, grid, out_dim)
@@ -211,9 +235,18 @@ class HCT(Backbone):
         tail_dim = config.tail_dim
         rates = drop_rates(config.drop_path, config.narrow_depth + config.depth, ramp=True)
         widths, strides = (config.stem_dim, narrow_dim), _STRIDES[config.patch_size]
-        self.tokenizer = ConvStem(config.stacked_channels, widths, strides, config.residuals)
-        pooled = 0 if config.pooled else None
-        merging = ConvMerging(narrow_dim, narrow, config.merge_dim, dim, position, pooled=pooled)
+        self.tokenizer = ConvStem(
+            config.stacked_channels, widths, strides, config.residuals, activation=config.activation
+        )
+        merging = ConvMerging(
+            narrow_dim,
+            narrow,
+            config.merge_dim,
+            dim,
+            position,
+            pooled=config.merge_residuals if config.pooled else None,
+            activation=config.activation,
+        )
         self.mergings = nn.ModuleList([merging])
         self.dropout = nn.Dropout(config.dropout)
         self.stages = nn.ModuleList()
@@ -227,8 +260,15 @@ class HCT(Backbone):
         self.stages.append(self._stack(dim, config.num_heads, wide, last))
         if tail_dim:
             # A residual block here does not widen what a token sees before the attention.
-            pooled = 1 if config.pooled else None
-            tail = ConvMerging(dim, wide, tail_dim, tail_dim, "none", pooled=pooled)
+            tail = ConvMerging(
+                dim,
+                wide,
+                tail_dim,
+                tail_dim,
+                "none",
+                pooled=1 if config.pooled else None,
+                activation=config.activation,
+            )
             self.mergings.append(tail)
             self.stages.append(Stack())  # no attention on the smallest grid
             self.grids.append(config.grid_of(2 * config.patch_size))
@@ -262,7 +302,8 @@ class HCT(Backbone):
     @property
     def receptive_field(self) -> int:
         """The side, in pixels, of what one token sees as it comes to the first attention."""
-        halving = [(3, 1), (2, 2)] if self.config.pooled else [(3, 2), (3, 1)]
+        residuals = [(3, 1)] * 2 * self.config.merge_residuals
+        halving = [(3, 1), (2, 2), *residuals] if self.config.pooled else [(3, 2), (3, 1)]
         merging = [] if self.config.narrow_depth else halving
         return reach([*self.tokenizer.kernels, *merging]) + 2 * self.config.stack_shift
 

@@ -45,7 +45,9 @@ def _counted(name: str, side: int) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     from smallvit.models.build import make_model
+    from smallvit.training.compiling import wait_for_compiler
 
+    wait_for_compiler()  # counting imports it too
     try:
         with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
             model = make_model(name, num_classes=10, image_size=(side, side), in_channels=3)

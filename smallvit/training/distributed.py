@@ -12,6 +12,7 @@ import torch
 from torch import distributed
 
 from smallvit.devices import choose_device
+from smallvit.training.compiling import wait_for_compiler
 
 T = TypeVar("T")
 
@@ -145,6 +146,8 @@ def set_determinism(wanted: bool) -> None:
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(wanted)
+    if wanted != torch.are_deterministic_algorithms_enabled():
+        wait_for_compiler()  # torch imports it here, in order to tell it as well
+        torch.use_deterministic_algorithms(wanted)
     torch.backends.cuda.matmul.allow_tf32 = not wanted
     torch.backends.cudnn.allow_tf32 = not wanted

@@ -78,6 +78,7 @@ class Stepper:
     def __init__(self, config: RunConfig, objective: Objective, world: World) -> None:
         self.config, self.objective, self.world = config, objective, world
         loop, device, on_gpu = config.loop, world.device, world.device.type == "cuda"
+        wait_for_compiler()
         groups = parameter_groups(objective.model, config.optim, *objective.extra)
         self.optimiser = make_optimiser(groups, config.optim)
         self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")
@@ -96,7 +97,6 @@ class Stepper:
         self._step = torch.tensor(0, device=device)
         self._keep = torch.tensor(0.0, device=device)
         self.compiled = on_gpu if loop.compiled is None else loop.compiled
-        wait_for_compiler()
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
         self._told = False

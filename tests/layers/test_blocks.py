@@ -86,14 +86,15 @@ def test_neighbours_are_those_on_the_grid():
     assert torch.equal(moved, expected)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("channels", "stride"), [(3, 1), (5, 1), (5, 2)])
 @pytest.mark.parametrize("size", [(4, 6), (5, 3)])
-def test_residual_block(padded, channels, stride, size):
-    module = scramble(ResidualBlock(3, channels, stride, padded=padded))
+def test_residual_block(padded, channels, stride, size, activation):
+    module = scramble(ResidualBlock(3, channels, stride, padded=padded, activation=activation))
     x = noise(2, 3, *size)
-    weights = arrays(module)
-    assert_equal(module(x), each(tokens.residual_block, x, weights, stride, padded=padded))
+    weights, act = arrays(module), getattr(tokens, activation)
+    assert_equal(module(x), each(tokens.residual_block, x, weights, stride, padded=padded, act=act))
 
 
 def test_a_residual_block_may_start_as_its_shortcut():

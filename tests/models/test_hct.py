@@ -15,20 +15,24 @@ from tests.models.shrunk import shrunk
 from tests.oracles import tokens as oracle
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("size", [(8, 12), (7, 9)])
 @pytest.mark.parametrize(("strides", "residuals"), [((1, 1), 0), ((2, 1), 1), ((2, 2), 2)])
-def test_stem(strides, residuals, size):
-    module = scramble(ConvStem(2, (3, 4), strides, residuals))
-    images = noise(2, 2, *size)
-    assert_equal(module(images), each(oracle.conv_stem, images, arrays(module), strides, residuals))
+def test_stem(strides, residuals, size, activation):
+    module = scramble(ConvStem(2, (3, 4), strides, residuals, activation=activation))
+    images, act = noise(2, 2, *size), getattr(oracle, activation)
+    expected = each(oracle.conv_stem, images, arrays(module), strides, residuals, act)
+    assert_equal(module(images), expected)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("pooled", [None, 0, 2])
 @pytest.mark.parametrize("grid", [(4, 2), (3, 5)])
-def test_merging(grid, pooled):
-    module = scramble(ConvMerging(3, grid, 4, 5, "learned", pooled=pooled))
+def test_merging(grid, pooled, activation):
+    module = ConvMerging(3, grid, 4, 5, "learned", pooled=pooled, activation=activation)
+    module, act = scramble(module), getattr(oracle, activation)
     x = noise(2, grid[0] * grid[1], 3)
-    assert_equal(module(x), each(oracle.conv_merging, x, arrays(module), grid))
+    assert_equal(module(x), each(oracle.conv_merging, x, arrays(module), grid, act))
     assert module.view(torch.ones(1, 1, *grid)).shape == (1, module(x).shape[1], 4)
 
 
@@ -80,6 +84,16 @@ def test_a_second_merging(narrow_depth, pooled):
 def test_what_the_attention_of_hct2_sees():
     model = shrunk("hct2_s_p8")
     assert receptive_field(model) == 25 + (3 - 1) * 4 + (2 - 1) * 4
+
+
+def test_residual_blocks_before_the_attention_widen_what_it_sees():
+    model = shrunk("hct2_s_p8", merge_residuals=1, activation="gelu")
+    assert receptive_field(model) == receptive_field(shrunk("hct2_s_p8")) + 2 * (3 - 1) * 8
+    assert len(model.mergings[0].block.residuals) == 1
+    parts = (part for part in model.modules() if isinstance(part, torch.nn.ReLU | torch.nn.GELU))
+    assert {type(part) for part in parts} == {torch.nn.GELU}
+    with pytest.raises(ValueError, match="merge_residuals follow a maximum: they need pooled=True"):
+        shrunk("hct_s_p8", merge_residuals=1)
 
 
 def test_lsa_is_built_in_and_comes_apart():

@@ -93,10 +93,14 @@ def pool_by_two(image, of):
     return np.array([[[of(m[r : r + 2, c : c + 2]) for c in columns] for r in rows] for m in image])
 
 
-def residual_block(image, weights, stride=1, *, padded=False):
-    """relu(shortcut + branch)."""
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def residual_block(image, weights, stride=1, *, padded=False, act=relu):
+    """act(shortcut + branch)."""
     branch = convolve(image, weights["conv1.weight"], None, stride, 1)
-    branch = np.maximum(batch_norm(branch, weights, "bn1"), 0)
+    branch = act(batch_norm(branch, weights, "bn1"))
     branch = batch_norm(convolve(branch, weights["conv2.weight"], None, 1, 1), weights, "bn2")
     if padded:
         around = np.zeros_like(branch)
@@ -107,38 +111,38 @@ def residual_block(image, weights, stride=1, *, padded=False):
         around = batch_norm(around, weights, "shortcut.bn")
     else:
         around = image
-    return np.maximum(around + branch, 0)
+    return act(around + branch)
 
 
-def conv_stem(image, weights, strides, residuals):
-    """Convolution, norm, ReLU; again; pool; residual blocks."""
+def conv_stem(image, weights, strides, residuals, act=relu):
+    """Convolution, norm, activation; convolution, norm, pool, activation; residual blocks."""
     for number, stride in enumerate(strides, 1):
         image = convolve(image, weights[f"conv{number}.weight"], None, stride, 1)
-        image = np.maximum(batch_norm(image, weights, f"bn{number}"), 0)
-    image = pool_by_two(image, np.max)
+        image = batch_norm(image, weights, f"bn{number}")
+        image = act(image if number == 1 else pool_by_two(image, np.max))
     for number in range(residuals):
         prefix = f"residuals.{number}."
         inner = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-        image = residual_block(image, inner)
+        image = residual_block(image, inner, act=act)
     return image.reshape(len(image), -1).T
 
 
-def pooled_block(image, weights):
-    """Convolution, pool, norm, ReLU; residual blocks."""
+def pooled_block(image, weights, act):
+    """Convolution, pool, norm, activation; residual blocks."""
     image = pool_by_two(convolve(image, weights["conv.weight"], None, 1, 1), np.max)
-    image = np.maximum(batch_norm(image, weights, "bn"), 0)
+    image = act(batch_norm(image, weights, "bn"))
     for number in range(len({k.split(".")[1] for k in weights if k.startswith("residuals.")})):
         prefix = f"residuals.{number}."
         inner = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-        image = residual_block(image, inner)
+        image = residual_block(image, inner, act=act)
     return image
 
 
-def conv_merging(x, weights, grid):
+def conv_merging(x, weights, grid, act=relu):
     inner = {k.removeprefix("block."): v for k, v in weights.items() if k.startswith("block.")}
     image = x.T.reshape(-1, *grid)
     pooled = "conv.weight" in inner
-    image = pooled_block(image, inner) if pooled else residual_block(image, inner, 2)
+    image = pooled_block(image, inner, act) if pooled else residual_block(image, inner, 2, act=act)
     tokens = linear(image.reshape(len(image), -1).T, weights, "proj")
     return tokens + weights["positions.table"][0]
 

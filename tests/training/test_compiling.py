@@ -21,10 +21,13 @@ optimiser = AdamW([weight], fused=True)
 weight.sum().backward()
 optimiser.step()
 optimiser.zero_grad()
+from smallvit.training.distributed import set_determinism
+set_determinism(False)  # as it is
 assert "torch._dynamo" not in sys.modules
 load_compiler(torch.device("cuda"), None)
 load_compiler(torch.device("cuda"), None)  # once is enough
-wait_for_compiler()
+set_determinism(True)  # imports the compiler too, so it waits
+assert torch.are_deterministic_algorithms_enabled()
 assert "torch._inductor.compile_fx" in sys.modules
 """
 
