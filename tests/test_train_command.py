@@ -15,6 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from smallvit.cli import app
+from smallvit.cli.app import NEIGHBOURS
 from smallvit.runs import Run, RunConfig
 from smallvit.training.log import Log
 
@@ -138,6 +139,27 @@ def test_stopping_and_going_on(source, tmp_path):
     assert smallvit(f"{line} --out {tmp_path}/whole").exit_code == 0
     weights = [path / "last.safetensors" for path in (out, tmp_path / "whole")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_beside_a_busy_process_and_going_on(source, tmp_path, monkeypatch):
+    """A run leaves the busy core alone, and goes on with as many threads when it is free."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(NEIGHBOURS, "cores", {0, 1})
+    monkeypatch.setattr(NEIGHBOURS, "busy", lambda: 1.0)
+    before, out = torch.get_num_threads(), tmp_path / "run"
+    line = f"train {source} --device cpu --set loop.every=2 --set schedule.steps=4 {TINY}"
+    try:
+        torch.set_num_threads(2)
+        stopped = smallvit_stopped(f"{line} --out {out}")
+        assert "other processes keep 1 of 2 cores busy: computing with 1 thread" in stopped.output
+        assert Run.open(out).info["threads"] == 1
+        torch.set_num_threads(2)
+        monkeypatch.setattr(NEIGHBOURS, "busy", lambda: 0.0)
+        on = smallvit(f"train --resume --out {out}")
+        assert on.exit_code == 0, on.output
+        assert "earlier" not in Run.open(out).info  # nothing changed
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_stopping_and_going_on_with_folds(source, tmp_path):

@@ -10,9 +10,12 @@ import typer
 
 import smallvit
 from smallvit.cli.terminal import say
+from smallvit.cli.threads import Neighbours
 
 #: When the command began, for those whose time is limited.
 STARTED = time.monotonic()
+#: What others compute since then, for those that compute long.
+NEIGHBOURS = Neighbours()
 
 app = typer.Typer(
     help="Vision transformers that learn from small datasets.",

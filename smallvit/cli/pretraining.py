@@ -1,5 +1,6 @@
 """`smallvit pretrain`."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -7,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from smallvit.cli.app import STARTED, app, typed
+from smallvit.cli.app import NEIGHBOURS, STARTED, app, typed
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
 from smallvit.cli.terminal import say
+from smallvit.cli.threads import leave_room
 
 _LEFT_OUT = ("--folds", "--drloc")
 SHOWN = tuple(option for option in OPTIONS if option.name not in _LEFT_OUT)
@@ -40,12 +42,16 @@ def pretrain(
 
     The images may lie in class folders or not. Test images are left out, as in training.
     """
+    from smallvit.config_io import leaf
+    from smallvit.devices import choose_device
     from smallvit.recipes import plan
     from smallvit.recipes.pretraining import pretraining
     from smallvit.runs.config import changes_of, layered
     from smallvit.training import train
 
     settings = layered(requested(context, SHOWN), changes_of(changes or []))
+    if choose_device(leaf(settings, "loop.device") or "auto").type == "cpu":
+        leave_room(NEIGHBOURS, os.environ)
     planned = plan(changes=pretraining(settings), progress=sys.stderr.isatty())
     run = train(
         planned.config,

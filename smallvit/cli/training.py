@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smallvit.cli.app import STARTED, app, refusal, typed
+from smallvit.cli.app import NEIGHBOURS, STARTED, app, refusal, typed
 from smallvit.cli.options import OPTIONS, RUN, Command, requested, with_options
 from smallvit.cli.terminal import say
+from smallvit.cli.threads import leave_room, take_as_many
 from smallvit.cli.watching import watched
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def train(
         # Under torchrun the first process reads, audits and plans, for all.
         world = join_world(leaf(settings, "loop.device") or "auto")
         load_compiler(world.device, leaf(settings, "loop.compiled"))
+        if world.device.type == "cpu":
+            leave_room(NEIGHBOURS, os.environ)
         with world.first():
             planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
         _run(planned, world.agree(planned.config if planned else RunConfig()), out)
@@ -85,6 +88,7 @@ def demo(
     from smallvit.recipes import plan
     from smallvit.reporting import report
 
+    leave_room(NEIGHBOURS, os.environ)
     say("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
     planned = plan("fashion-mini", recipe="demo")
     counts = {name: len(samples) for name, samples in planned.dataset.splits.items()}
@@ -141,6 +145,9 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
         hint = f"; unfinished are {', '.join(names)}" if names else ""
         raise refusal(f"which run? Give it with --out{hint}")
     download = leaf(settings, "data.download") is True
+    begun = [folder for folder in (out, out / "fold-0") if (folder / INFO).exists()]
+    if begun:
+        take_as_many(Run.open(begun[0]).info.get("threads"), os.environ)
     if folds := config_of_folds(out):
         folds.refuse_changes(settings)
         _show_folds(resume_folds(out, download=download))
