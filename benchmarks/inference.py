@@ -1,6 +1,6 @@
 """Exported graphs beside eager PyTorch: how fast, and whether they say the same.
 
-    OMP_NUM_THREADS=2 python -m benchmarks.inference
+    OMP_NUM_THREADS=2 python -m benchmarks.inference [--json out.json]
     python -m benchmarks.inference --agreement PHOTOS --count 200
     OMP_NUM_THREADS=2 python -m benchmarks.inference --peers [--json out.json]
 
@@ -8,13 +8,15 @@ Everything takes decoded images of 240 × 320 pixels, so resizing and normalisin
 time. Rounds of all three alternate in one process; latency is the median over all rounds, the rate
 that of the best one. With --agreement nothing is timed: each family, untrained, looks at photos of
 a folder of class folders in their own sizes, and answers are compared with eager and with what
-`evaluate` computes from the cache. With --peers forward passes are timed beside those of
-vit-pytorch's same models at batch 64, see `benchmarks/peers.py`.
+`evaluate` computes from the cache. With --peers forward passes are timed beside those of the same
+models of vit-pytorch and timm at batch 64, see `benchmarks/peers.py`.
 """
 
 import argparse
 import io
+import json
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -96,7 +98,8 @@ def seconds(answer: Answer, images: np.ndarray) -> float:
     return time.perf_counter() - started
 
 
-def timing(names: list[str], rounds: int) -> None:
+def timing(names: list[str], rounds: int, path: str) -> None:
+    results: dict[str, dict[str, float]] = {}
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (32, 240, 320, 3), np.uint8)
     print(f"{torch.get_num_threads()} threads, {os.cpu_count()} cores, torch {torch.__version__}")
@@ -114,7 +117,16 @@ def timing(names: list[str], rounds: int) -> None:
                     many[way].append(batch)
         for way in ways:
             latency, rate = 1e3 * statistics.median(single[way]), 32 / min(many[way])
+            results[f"{name} {way}"] = {"latency_ms": latency, "images_per_second": rate}
             print(f"| {name} | {way} | {latency:.1f} | {rate:,.0f} |", flush=True)
+    if path:
+        facts = {
+            "device": "cpu",
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+        Path(path).write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
 
 
 def agreement(names: list[str], photos: Path, count: int) -> None:
@@ -163,7 +175,7 @@ def main() -> None:
     if arguments.agreement:
         agreement(arguments.models or FAMILIES, arguments.agreement, arguments.count)
     else:
-        timing(arguments.models or TIMED, arguments.rounds)
+        timing(arguments.models or TIMED, arguments.rounds, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Our models beside vit-pytorch's same ones: `train_step --peers` and `inference --peers`.
+"""Our models beside the same ones elsewhere: `train_step --peers` and `inference --peers`.
 
-The sizes are the same; parameters may differ by a norm or a bias (the file has both counts). A
+vit-pytorch has CCT, ViT and a ViT for small datasets, timm has ViT, Swin and PiT of these shapes;
+its CaiT has another width of heads, and neither has the T2T of the paper. The sizes are the same;
+parameters may differ by a norm, a bias or positions (the file has all counts). A
 training step is forward, cross-entropy, backward and AdamW on a batch of ready images; ours is
 also timed as `smallvit train` runs it, from bytes to new weights, unaugmented (*whole*). Inference
-is the forward pass without gradients, in bf16 with the weights of both cast to it. Rounds of ours
-and theirs alternate, so that what else runs on the machine meets both; ratios are medians of the
+is the forward pass without gradients, in bf16 with the weights of all cast to it. Rounds of ours
+and theirs alternate, so that what else runs on the machine meets all; ratios are medians of the
 ratios of the rounds.
 """
 
@@ -24,6 +26,7 @@ import smallvit
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CLASSES, SIZE = 100, 32
+OURS = ("ours", "whole")
 
 
 def their_cct():
@@ -66,19 +69,77 @@ _VIT = {
     "dim_head": 16,
     "mlp_dim": 384,
 }
+
+
+def timm_vit():
+    from timm.models.vision_transformer import VisionTransformer
+
+    return VisionTransformer(
+        img_size=SIZE,
+        patch_size=4,
+        num_classes=CLASSES,
+        embed_dim=192,
+        depth=9,
+        num_heads=12,
+        mlp_ratio=2.0,
+        drop_path_rate=0.1,
+    )
+
+
+def timm_swin():
+    from timm.models.swin_transformer import SwinTransformer
+
+    return SwinTransformer(
+        img_size=SIZE,
+        patch_size=2,
+        num_classes=CLASSES,
+        embed_dim=96,
+        depths=(2, 6, 4),
+        num_heads=(3, 6, 12),
+        window_size=4,
+        mlp_ratio=2.0,
+        drop_path_rate=0.1,
+    )
+
+
+def timm_pit():
+    from timm.models.pit import PoolingVisionTransformer
+
+    return PoolingVisionTransformer(
+        img_size=SIZE,
+        patch_size=2,
+        stride=2,
+        stem_type="plain",
+        base_dims=(48, 48, 48),
+        depth=(2, 6, 4),
+        heads=(2, 4, 8),
+        mlp_ratio=2.0,
+        num_classes=CLASSES,
+        drop_path_rate=0.1,
+    )
+
+
+#: By our name: what makes the same model in another library, by the name of its module.
 PEERS = {
-    "cct_7_3x1": their_cct,
-    "vit_9_p4": their_vit,
-    "vit_9_p4+spt+lsa": their_small_vit,
+    "cct_7_3x1": {"vit_pytorch": their_cct},
+    "vit_9_p4": {"vit_pytorch": their_vit, "timm": timm_vit},
+    "vit_9_p4+spt+lsa": {"vit_pytorch": their_small_vit},
+    "swin_tiny_p2": {"timm": timm_swin},
+    "pit_tiny_p2": {"timm": timm_pit},
 }
 
 
-def missing():
-    """Whether the peer is not installed; says how to get it."""
-    if importlib.util.find_spec("vit_pytorch") is None:
-        print("vit-pytorch is not installed: pip install vit-pytorch; nothing is compared")
-        return True
-    return False
+def installed():
+    """Which of the libraries are there; says which are not."""
+    libraries = sorted({library for makers in PEERS.values() for library in makers})
+    there = {name for name in libraries if importlib.util.find_spec(name)}
+    for name in libraries:
+        if name not in there:
+            package = name.replace("_", "-")
+            print(
+                f"{package} is not installed (pip install {package}): nothing is compared with it"
+            )
+    return there
 
 
 def autocast(precision):
@@ -170,18 +231,22 @@ def timed(function, times):
 
 
 def side_by_side(ways, rounds, seconds=1.0):
-    """Median milliseconds of each way, and the median over rounds of the last over each."""
+    """Median milliseconds of each way, and of each of ours the medians of theirs over it."""
     for function in ways.values():
         function()  # compiles
-    *_, last = ways
-    times = max(1, round(seconds / timed(ways[last], 2)))
+    times = max(1, round(seconds / timed(ways["ours"], 2)))
     taken = {label: [] for label in ways}
     for _ in range(rounds):
         for label, function in ways.items():
             taken[label].append(timed(function, times))
     ratios = {
-        label: statistics.median(b / a for a, b in zip(mine, taken[last], strict=True))
-        for label, mine in taken.items()
+        label: {
+            peer: statistics.median(b / a for a, b in zip(taken[label], theirs, strict=True))
+            for peer, theirs in taken.items()
+            if peer not in OURS
+        }
+        for label in taken
+        if label in OURS
     }
     ms = {label: 1e3 * statistics.median(mine) for label, mine in taken.items()}
     return {"ms": ms, "ratio": ratios}
@@ -189,14 +254,15 @@ def side_by_side(ways, rounds, seconds=1.0):
 
 def compare(kind, *, batch=64, rounds=5, models=None, path=""):
     """Prints and writes all rows of one kind, "train" or "inference"."""
-    if missing():
+    there = installed()
+    if not there:
         return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SMALLVIT_CACHE"] = folder
-        _compare(kind, batch, rounds, models or PEERS, path)
+        _compare(kind, batch, rounds, models or PEERS, there, path)
 
 
-def _compare(kind, batch, rounds, models, path):
+def _compare(kind, batch, rounds, models, there, path):
     results = {}
     print(
         f"{DEVICE.type}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, torch "
@@ -204,33 +270,33 @@ def _compare(kind, batch, rounds, models, path):
     )
     print(f"| {kind} | | ways, ms | theirs ÷ ours |\n|---|---|---|---|")
     for name in models:
-        for precision in ("fp32", "bf16"):
+        makers = {library: make for library, make in PEERS[name].items() if library in there}
+        for precision in ("fp32", "bf16") if makers else ():
             for compiled in (False, True):
                 torch._dynamo.reset()
                 torch.manual_seed(0)
                 ours = smallvit.create_model(name, num_classes=CLASSES, image_size=SIZE)
-                theirs, args = PEERS[name](), (batch, precision, compiled)
-                counts = [sum(p.numel() for p in m.parameters()) for m in (ours, theirs)]
+                built = {"ours": ours} | {library: make() for library, make in makers.items()}
+                args, ways = (batch, precision, compiled), {}
+                for label, model in built.items():
+                    if kind == "train":
+                        ways[label] = training(model, *args)
+                    else:
+                        ways[label] = inference(model, *args, cast=precision == "bf16")
                 if kind == "train":
-                    ways = {
-                        "ours": training(ours, *args),
-                        "whole": whole_step(name, *args),
-                        "theirs": training(theirs, *args),
-                    }
-                else:
-                    cast = precision == "bf16"
-                    ways = {
-                        "ours": inference(ours, *args, cast=cast),
-                        "theirs": inference(theirs, *args, cast=cast),
-                    }
+                    ways["whole"] = whole_step(name, *args)
+                counts = {
+                    label: sum(p.numel() for p in model.parameters())
+                    for label, model in built.items()
+                }
                 found = side_by_side(ways, rounds) | {"parameters": counts}
                 row = f"{precision}, {'compiled' if compiled else 'eager'}"
                 results[f"{name} {row}"] = found
                 ms = ", ".join(f"{label} {value:.1f}" for label, value in found["ms"].items())
                 ratio = ", ".join(
-                    f"{label} {value:.2f}"
-                    for label, value in found["ratio"].items()
-                    if label != "theirs"
+                    f"{peer} ÷ {label} {value:.2f}"
+                    for label, values in found["ratio"].items()
+                    for peer, value in values.items()
                 )
                 print(f"| {name} | {row} | {ms} | {ratio} |", flush=True)
     if path:

@@ -26,15 +26,15 @@ import smallvit
 from smallvit.evaluation import logits_of
 
 #: More convolutions than hct2_xl_p4 has by itself, and the whole step compiled.
-_WIDE = (
+_DEEPER = (
     "loop.regional=false loop.batch_size=1024 optim.muon_lr=0.02 model.options.merge_residuals=1 "
     "model.options.activation=gelu augment.policy=none augment.mixup=0"
 )
 _ERASED = "augment.erasing=0.5 augment.erasing_area=[0.1,0.2]"
 CASES = {
-    "94": f"hct2_xl_p4 19 {_WIDE} augment.cutmix=0 augment.padding=2",
-    "95": f"hct2_xl_p4 43 {_WIDE} augment.cutmix=0 augment.padding=2 {_ERASED}",
-    "96": f"hct2_xl_p4 99 {_WIDE} augment.cutmix=1.0 augment.mix_probability=0.5 "
+    "94": f"hct2_xl_p4 19 {_DEEPER} augment.cutmix=0 augment.padding=2",
+    "95": f"hct2_xl_p4 43 {_DEEPER} augment.cutmix=0 augment.padding=2 {_ERASED}",
+    "96": f"hct2_xl_p4 99 {_DEEPER} augment.cutmix=1.0 augment.mix_probability=0.5 "
     f"augment.padding=4 {_ERASED}",
 }
 
@@ -95,6 +95,7 @@ def table(results):
     """A row for each case: means over seeds, and the spread of the accuracies."""
     print("| case | seeds | accuracy | flip averaged | seconds of steps | rest | images seen |")
     print("|---|--:|--:|--:|--:|--:|--:|")
+    results = sorted(results, key=lambda r: (r["case"], r["seed"]))
     for case in dict.fromkeys(r["case"] for r in results):
         rows = [r for r in results if r["case"] == case]
         texts = []
@@ -113,6 +114,16 @@ def table(results):
         )
 
 
+def kept(path, facts):
+    """The results of an earlier call, which are not repeated."""
+    if not path or not Path(path).exists():
+        return []
+    earlier = json.loads(Path(path).read_text())
+    if {name: earlier.get(name) for name in facts} != facts:
+        raise SystemExit(f"{path} is of {earlier.get('device')}, torch {earlier.get('torch')}")
+    return earlier["results"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data")
@@ -121,13 +132,18 @@ def main() -> None:
     parser.add_argument(
         "--held-out", action="store_true", help="test a tenth of what is trained on"
     )
-    parser.add_argument("--json", help="write all results here, after each training")
+    parser.add_argument(
+        "--json", help="write all results here, after each training; those it has are not repeated"
+    )
     args = parser.parse_args()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     facts = {"device": device, "torch": torch.__version__}
-    results = []
+    results = kept(args.json, facts)
+    done = {(r["settings"], r["seed"], r["held_out"]) for r in results}
     for case in args.cases:
         for seed in range(args.seeds):
+            if (CASES.get(case, case), seed, args.held_out) in done:
+                continue
             results.append(train(args.data, case, seed, args.held_out))
             print(json.dumps(results[-1]), flush=True)
             if args.json:

@@ -9,7 +9,7 @@ from smallvit.cli.terminal import say
 #: GNU's OpenMP spins this often before a thread sleeps (300,000 times by default), LLVM's for a
 #: millisecond (200). Shorter, and idle cores lose more than they gain: docs/experiments.md.
 _WAITING = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"}
-_NUMBER = "OMP_NUM_THREADS"
+_NUMBERS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
 _LEAST = 0.5  # seconds that others are watched for
 _BUSY = 0.75  # a core that is busy for this share of them is left to whoever has it
 
@@ -73,28 +73,42 @@ def leave_room(neighbours: Neighbours, environment: Mapping[str, str]) -> None:
     """Has torch compute with a thread per free core, unless the user said how many.
 
     The threads of a step wait for the slowest of them, and that is the one that shares its core.
+    Half of the cores are its fair share, however busy they are now.
     """
-    if _NUMBER in environment:
+    if _NUMBERS & environment.keys():
         return
     import torch
 
     cores, usual = len(neighbours.cores), torch.get_num_threads()
-    threads = max(cores - int(neighbours.busy() + 1 - _BUSY), 1)
+    busy = int(neighbours.busy() + 1 - _BUSY)
+    threads = max(cores - busy, (cores + 1) // 2)
     if threads < min(usual, cores):
         torch.set_num_threads(threads)
         say(
-            f"other processes keep {cores - threads} of {cores} cores busy: computing with "
-            f"{threads} thread{'s' if threads > 1 else ''} (OMP_NUM_THREADS={usual} to have all)",
+            f"other processes keep {min(busy, cores)} of {cores} cores busy: computing with "
+            f"{_counted(threads)} (OMP_NUM_THREADS={usual} to have all)",
             err=True,
         )
 
 
 def take_as_many(threads: int | None, environment: Mapping[str, str]) -> None:
-    """Has torch compute with as many threads as a run began with, unless the user said how many.
+    """Has torch compute with as many threads as a run had before, unless the user said how many.
 
     So the run ends as if it had never been stopped.
     """
-    if threads and _NUMBER not in environment:
-        import torch
+    if not threads or _NUMBERS & environment.keys():
+        return
+    import torch
 
-        torch.set_num_threads(min(threads, torch.get_num_threads()))
+    usual = torch.get_num_threads()
+    if threads < usual:
+        torch.set_num_threads(threads)
+        say(
+            f"going on with {_counted(threads)}, as before, so that no bit differs "
+            f"(OMP_NUM_THREADS={usual} to have all)",
+            err=True,
+        )
+
+
+def _counted(threads: int) -> str:
+    return f"{threads} thread{'s' if threads > 1 else ''}"

@@ -145,9 +145,10 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
         hint = f"; unfinished are {', '.join(names)}" if names else ""
         raise refusal(f"which run? Give it with --out{hint}")
     download = leaf(settings, "data.download") is True
-    begun = [folder for folder in (out, out / "fold-0") if (folder / INFO).exists()]
-    if begun:
-        take_as_many(Run.open(begun[0]).info.get("threads"), os.environ)
+    folders = [out, *sorted(out.glob("fold-*"))]
+    begun = [Run.open(folder) for folder in folders if (folder / INFO).exists()]
+    for run in [run for run in begun if not run.finished][:1]:
+        take_as_many(run.info.get("threads"), os.environ)
     if folds := config_of_folds(out):
         folds.refuse_changes(settings)
         _show_folds(resume_folds(out, download=download))

@@ -77,7 +77,7 @@ def tell_budget(settings: Mapping[str, Any]) -> str:
     """How long each run trains."""
     for name in ("steps", "minutes", "epochs"):
         if (value := leaf(settings, f"schedule.{name}")) is not None:
-            return f"{value:,g} {name}"
+            return counted(value, name.removesuffix("s"))
     return "the recipe's"
 
 

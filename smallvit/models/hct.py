@@ -12,7 +12,7 @@ Deliberate choices, measured in docs/experiments.md:
 - `+spt`: the shifted stack feeds the stem, shifted by half the stride of its tokens.
 - The narrow stage costs a tenth to a third of the speed and gives attention maps four times the
   tokens; `narrow_depth=0` does without it, and is as accurate.
-- Residual blocks start as their shortcut; everything else starts as PyTorch's layers do.
+- Residual blocks start as their shortcut and an activation; everything else as PyTorch's layers.
 - Sizes that do not divide are rounded up, as convolutions do.
 There is no Flax port of it.
 """
@@ -55,7 +55,7 @@ class HCTConfig(BackboneConfig):
         pooled: Whether grids are halved by a convolution and the maximum of 2×2 tokens instead of
             by a residual block at stride 2: more work, and more accurate.
         merge_residuals: Residual blocks behind that maximum, before the last stage: more accurate,
-            but a token then sees 16 pixels more of a thumbnail, and maps say less.
+            but a token then sees 4 patch sizes more of the image, and maps say less.
         tail_dim: Channels of a second merging, behind the last stage; 0 leaves it out.
         activation: Of the convolutions.
         position: Learned, sinusoidal or no positions.

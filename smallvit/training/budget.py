@@ -9,8 +9,8 @@ from smallvit.data import Dataset, Loader
 from smallvit.evaluation.measure import Precision
 from smallvit.runs.config import RunConfig
 from smallvit.text import counted
+from smallvit.training.classification import CALIBRATED
 from smallvit.training.distributed import World
-from smallvit.training.objective import CALIBRATED
 from smallvit.training.optim import validation_interval
 from smallvit.training.pace import Pace
 from smallvit.training.step import Stepper

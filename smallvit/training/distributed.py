@@ -16,6 +16,7 @@ from smallvit.training.compiling import wait_for_compiler
 
 T = TypeVar("T")
 
+_STRICT = 2  # torch's mode in which what is not deterministic is refused
 _PATIENCE = timedelta(hours=2)  # in which the first process has to read the data
 
 #: Words of gloo and NCCL for a process that is gone.
@@ -146,7 +147,7 @@ def set_determinism(wanted: bool) -> None:
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
-    if wanted != torch.are_deterministic_algorithms_enabled():
+    if torch.get_deterministic_debug_mode() != (_STRICT if wanted else 0):
         wait_for_compiler()  # torch imports it here, in order to tell it as well
         torch.use_deterministic_algorithms(wanted)
     torch.backends.cuda.matmul.allow_tf32 = not wanted

@@ -78,7 +78,7 @@ class Stepper:
     def __init__(self, config: RunConfig, objective: Objective, world: World) -> None:
         self.config, self.objective, self.world = config, objective, world
         loop, device, on_gpu = config.loop, world.device, world.device.type == "cuda"
-        wait_for_compiler()
+        wait_for_compiler()  # what follows may import it too
         groups = parameter_groups(objective.model, config.optim, *objective.extra)
         self.optimiser = make_optimiser(groups, config.optim)
         self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")

@@ -25,11 +25,12 @@ from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
 from smallvit.text import counted
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
+from smallvit.training.classification import drloc_weight
 from smallvit.training.compiling import load_compiler
 from smallvit.training.distributed import World, join_world, set_determinism
 from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
-from smallvit.training.objective import drloc_weight, find_objective, make_objective
+from smallvit.training.objective import find_objective, make_objective
 from smallvit.training.optim import freeze
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.transfer.start import start_from

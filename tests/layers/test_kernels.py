@@ -602,6 +602,19 @@ class TestOnGpu:
         options = dict(options)
         assert_exact(Case(*options.pop("shape"), device="cuda", **options))
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("shape", [(2, 577, 2, 32), (1, 1025, 2, 16), (1, 1040, 1, 128)])
+    def test_the_longest(self, shape, dtype):
+        """The interpreter would take minutes."""
+        case = Case(*shape, dtype=dtype, device="cuda", dropout=0.1)
+        if dtype == torch.float32:
+            assert_exact(case)
+            return
+        exact = case.run(plain_attention, torch.float64)
+        ours, plain = case.run(fused_attention), case.run(plain_attention)
+        for key, value in exact.items():
+            assert_no_further(ours[key], plain[key], value, key)
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
     def test_half_precision(self, dtype, options):
@@ -658,6 +671,13 @@ class TestOnGpu:
         layer.fused = False
         for one, other, right in zip(ours, run(layer, x), exact, strict=True):
             assert distance(one.cpu(), right) <= 2 * distance(other.cpu(), right) + 1e-5
+
+
+def test_no_sum_in_arbitrary_order():
+    """Atomic additions would, and no run would come out twice the same."""
+    sources = sorted((ROOT / "smallvit/layers/kernels").glob("*.py"))
+    assert len(sources) > 10
+    assert [path.name for path in sources if "tl.atomic" in path.read_text()] == []
 
 
 class Adds(torch.nn.Module):

@@ -48,6 +48,7 @@ FAMILIES = {
     "hybrid": HYBRID,
     "talking": ["model.name=cait_24_p4+spt+lsa", "model.options.class_depth=1"],
     "pooled": ["model.name=cct_7_3x1"],
+    "windows": ["model.name=swin_tiny_p2+spt+lsa", "model.options.depths=[2,2]"],
 }
 
 

@@ -16,7 +16,7 @@ from smallvit.models.vit import ViT
 from smallvit.reporting import report
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
-from smallvit.training.objective import Classification
+from smallvit.training.classification import Classification
 from tests.training.makers import arrays, assert_same_run, tiny
 from tests.training.test_processes import WORKER
 from tests.training.test_resume import ROOT, stopped

@@ -94,9 +94,9 @@ def test_it_learns_and_resumes_exactly(stripes, tmp_path):
 
 def test_objectives_draw_apart():
     """Masks, paths and pairs have keys of their own beside the seed."""
-    from smallvit.training import masked, objective
+    from smallvit.training import classification, masked, objective
 
-    keys = (0, objective._PATHS, objective._PAIRS, masked._MASKS)
+    keys = (0, objective._PATHS, classification._PAIRS, masked._MASKS)
     assert len(set(keys)) == 4
     assert issubclass(masked.MaskedImages, Objective)
 
