@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from smallvit.augment.config import AugmentConfig
 from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
-from smallvit.recipes.speed import INFERENCE, cost
+from smallvit.recipes.speed import INFERENCE, cost, in_batches
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -137,6 +137,8 @@ def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
     """How many images a model can be trained on in the time there is."""
     price = cost(name, max(size))
     rate = facts.speed / price if facts.speed and price else None
+    if rate and facts.device == "cpu":
+        rate *= in_batches(price, _batch(facts, max(size)))
     if facts.epochs is not None:
         return _Fit(name, size, facts.epochs * facts.images, rate)
     if rate is None:  # about what two CPU cores can do, or a GPU
@@ -158,7 +160,8 @@ def _batch(facts: Facts, side: int) -> int:
     batch = 128 if side <= SMALL else 64
     if facts.device != "cpu" and facts.images >= 20_000:
         batch *= 4
-    while batch > 16 and facts.images < 10 * batch:
+    # A step of 16 takes as long as one of 32, and teaches less (docs/experiments.md).
+    while batch > 32 and facts.images < 10 * batch:
         batch //= 2
     return min(batch, max(facts.images // 8 * 8, 1))
 

@@ -15,10 +15,10 @@ from smallvit.models.names import check_name
 from smallvit.pages import html_table
 from smallvit.recipes.facts import Choice, Facts
 from smallvit.recipes.recipes import ADDITIONS, RECIPES
-from smallvit.recipes.speed import INFERENCE, cost, measure_speed
+from smallvit.recipes.speed import INFERENCE, cost, in_batches, measure_speed
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
-from smallvit.text import nearest
+from smallvit.text import counted, nearest
 from smallvit.transfer.inputs import inputs_of
 
 logger = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     """
     config = choice.config
     minutes, size = config.schedule.minutes or 0.0, config.data.image_size
-    sentence = f"as many steps as fit into {minutes:g} minutes"
+    sentence = f"as many steps as fit into {counted(minutes, 'minute')}"
     if folds := config.data.folds:
         sentence += f", shared by {folds} folds and the model on all images"
     side = max(size) if isinstance(size, tuple) else size
@@ -206,11 +206,14 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     if not facts.speed or not price:
         return sentence
     rate = facts.speed / price
+    if facts.device == "cpu":
+        rate *= in_batches(price, config.loop.batch_size)
     tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
     least = (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate + _START
     if least > 60 * (facts.minutes or minutes):
         raise ValueError(
-            f"{minutes:g} minutes are not enough here: {config.model.name} trains on about "
+            f"{counted(minutes, 'minute')} {'is' if minutes == 1 else 'are'} not enough here: "
+            f"{config.model.name} trains on about "
             f"{rate:.2g} images per second, so {_LEAST} steps and a test of {tested:,} "
             f"images take about {least / 60 * minutes / (facts.minutes or minutes):.1f} minutes; "
             "allow more time, or choose fewer pixels with --image-size"
