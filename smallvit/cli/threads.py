@@ -5,6 +5,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from smallvit.cli.terminal import say
+from smallvit.text import counted
 
 #: GNU's OpenMP spins this often before a thread sleeps (300,000 times by default), LLVM's for a
 #: millisecond (200). Shorter, and idle cores lose more than they gain: docs/experiments.md.
@@ -60,9 +61,10 @@ class Neighbours:
             for line in (self._proc / "stat").read_text().splitlines():
                 name, *words = line.split()
                 if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in self.cores:
-                    user, _nice, system, idle, waiting, *others = (float(w) for w in words[:8])
-                    work += user + system + sum(others)
-                    passed += sum((user, _nice, system, idle, waiting, *others))
+                    times = [float(word) for word in words[:8]]
+                    _, nice, _, idle, waiting, *_ = times  # user, nice, system, …
+                    work += sum(times) - nice - idle - waiting
+                    passed += sum(times)
         except (OSError, ValueError):
             return 0.0, 0.0
         ticks = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -86,7 +88,7 @@ def leave_room(neighbours: Neighbours, environment: Mapping[str, str]) -> None:
         torch.set_num_threads(threads)
         say(
             f"other processes keep {min(busy, cores)} of {cores} cores busy: computing with "
-            f"{_counted(threads)} (OMP_NUM_THREADS={usual} to have all)",
+            f"{counted(threads, 'thread')} (OMP_NUM_THREADS={usual} to have all)",
             err=True,
         )
 
@@ -104,11 +106,7 @@ def take_as_many(threads: int | None, environment: Mapping[str, str]) -> None:
     if threads < usual:
         torch.set_num_threads(threads)
         say(
-            f"going on with {_counted(threads)}, as before, so that no bit differs "
+            f"going on with {counted(threads, 'thread')}, as before, so that no bit differs "
             f"(OMP_NUM_THREADS={usual} to have all)",
             err=True,
         )
-
-
-def _counted(threads: int) -> str:
-    return f"{threads} thread{'s' if threads > 1 else ''}"

@@ -147,8 +147,9 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
     download = leaf(settings, "data.download") is True
     folders = [out, *sorted(out.glob("fold-*"))]
     begun = [Run.open(folder) for folder in folders if (folder / INFO).exists()]
-    for run in [run for run in begun if not run.finished][:1]:
-        take_as_many(run.info.get("threads"), os.environ)
+    unfinished = [run for run in begun if not run.finished]
+    if unfinished:
+        take_as_many(unfinished[0].info.get("threads"), os.environ)
     if folds := config_of_folds(out):
         folds.refuse_changes(settings)
         _show_folds(resume_folds(out, download=download))
