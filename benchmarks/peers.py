@@ -71,52 +71,28 @@ _VIT = {
 }
 
 
+_TIMM = {"img_size": SIZE, "num_classes": CLASSES, "mlp_ratio": 2.0, "drop_path_rate": 0.1}
+
+
 def timm_vit():
     from timm.models.vision_transformer import VisionTransformer
 
-    return VisionTransformer(
-        img_size=SIZE,
-        patch_size=4,
-        num_classes=CLASSES,
-        embed_dim=192,
-        depth=9,
-        num_heads=12,
-        mlp_ratio=2.0,
-        drop_path_rate=0.1,
-    )
+    return VisionTransformer(patch_size=4, embed_dim=192, depth=9, num_heads=12, **_TIMM)
 
 
 def timm_swin():
     from timm.models.swin_transformer import SwinTransformer
 
-    return SwinTransformer(
-        img_size=SIZE,
-        patch_size=2,
-        num_classes=CLASSES,
-        embed_dim=96,
-        depths=(2, 6, 4),
-        num_heads=(3, 6, 12),
-        window_size=4,
-        mlp_ratio=2.0,
-        drop_path_rate=0.1,
-    )
+    stages = {"depths": (2, 6, 4), "num_heads": (3, 6, 12), "window_size": 4}
+    return SwinTransformer(patch_size=2, embed_dim=96, **stages, **_TIMM)
 
 
 def timm_pit():
     from timm.models.pit import PoolingVisionTransformer
 
-    return PoolingVisionTransformer(
-        img_size=SIZE,
-        patch_size=2,
-        stride=2,
-        stem_type="plain",
-        base_dims=(48, 48, 48),
-        depth=(2, 6, 4),
-        heads=(2, 4, 8),
-        mlp_ratio=2.0,
-        num_classes=CLASSES,
-        drop_path_rate=0.1,
-    )
+    stem = {"patch_size": 2, "stride": 2, "stem_type": "plain"}
+    stages = {"base_dims": (48, 48, 48), "depth": (2, 6, 4), "heads": (2, 4, 8)}
+    return PoolingVisionTransformer(**stem, **stages, **_TIMM)
 
 
 #: By our name: what makes the same model in another library, by the name of its module.

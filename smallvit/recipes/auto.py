@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from smallvit.augment.config import AugmentConfig
 from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
-from smallvit.recipes.speed import INFERENCE, cost, in_batches
+from smallvit.recipes.speed import INFERENCE, cost, rate_of
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -136,9 +136,9 @@ def _patch(side: int) -> int:
 def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
     """How many images a model can be trained on in the time there is."""
     price = cost(name, max(size))
-    rate = facts.speed / price if facts.speed and price else None
-    if rate and facts.device == "cpu":
-        rate *= in_batches(price, _batch(facts, max(size)))
+    rate = None
+    if facts.speed and price:
+        rate = rate_of(facts.speed, price, _batch(facts, max(size)), facts.device)
     if facts.epochs is not None:
         return _Fit(name, size, facts.epochs * facts.images, rate)
     if rate is None:  # about what two CPU cores can do, or a GPU

@@ -15,7 +15,7 @@ from smallvit.models.names import check_name
 from smallvit.pages import html_table
 from smallvit.recipes.facts import Choice, Facts
 from smallvit.recipes.recipes import ADDITIONS, RECIPES
-from smallvit.recipes.speed import INFERENCE, cost, in_batches, measure_speed
+from smallvit.recipes.speed import INFERENCE, cost, measure_speed, rate_of
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
 from smallvit.text import counted, nearest
@@ -205,9 +205,7 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     price = cost(config.model.name, side) if facts.speed and side else 0.0
     if not facts.speed or not price:
         return sentence
-    rate = facts.speed / price
-    if facts.device == "cpu":
-        rate *= in_batches(price, config.loop.batch_size)
+    rate = rate_of(facts.speed, price, config.loop.batch_size, facts.device)
     tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
     least = (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate + _START
     if least > 60 * (facts.minutes or minutes):

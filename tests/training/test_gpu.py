@@ -48,7 +48,11 @@ FAMILIES = {
     "hybrid": HYBRID,
     "talking": ["model.name=cait_24_p4+spt+lsa", "model.options.class_depth=1"],
     "pooled": ["model.name=cct_7_3x1"],
-    "windows": ["model.name=swin_tiny_p2+spt+lsa", "model.options.depths=[2,2]"],
+    "windows": [
+        "model.name=swin_tiny_p2+spt+lsa",
+        "model.options.depths=[2,2]",
+        "model.options.num_heads=[2,4]",
+    ],
 }
 
 
@@ -68,7 +72,9 @@ def losses(run, kind="train"):
 
 
 def config(source, *more):
-    return RunConfig().changed(changes_of([f"data.source={source}", *TINY, *more]))
+    staged = any(line.startswith("model.options.depths=") for line in more)
+    tiny = [line for line in TINY if not (staged and line.startswith("model.options.depth="))]
+    return RunConfig().changed(changes_of([f"data.source={source}", *tiny, *more]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
