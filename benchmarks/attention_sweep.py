@@ -17,12 +17,14 @@ from smallvit.layers.kernels.launch import (
     tile_of,
 )
 from smallvit.layers.kernels.talking_launch import (
-    TalkingPlans,
     TalkingTask,
     launch_talking,
     launch_talking_backward,
     talking_plans,
 )
+
+#: Processes that share the plans of one program.
+PARTS = 6
 
 
 def plans(shape, backward):
@@ -45,8 +47,8 @@ def plans(shape, backward):
             yield Plan(block_q, block_k, warps, stages, whole=False)
 
 
-def prepare_sweep(shape, batch, backward, patience=150.0, choice=None):
-    """Compiles plans, by default all worth trying; returns a function that measures them."""
+def prepare_sweep(shape, batch, backward, part, patience=150.0):
+    """Compiles a part of the plans worth trying; returns a function that measures them."""
     (qkv, scale, bias, *_), _, grad = arguments(shape, batch)
     windows = shape.windows or Windows(1, shape.tokens, 1, shape.tokens)
     seed = torch.randint(2**62, (1,), device="cuda") if shape.dropout else None
@@ -55,7 +57,7 @@ def prepare_sweep(shape, batch, backward, patience=150.0, choice=None):
     qkv, scale, bias = (x if x is None else x.detach() for x in (qkv, scale, bias))
     out, lse = launch_forward(qkv, scale, bias, seed, task)
     graphs, failed, started = {}, {}, time.monotonic()
-    for plan in choice or plans(shape, backward):
+    for plan in list(plans(shape, backward))[part::PARTS]:
         if time.monotonic() - started > patience:
             failed["the rest"] = "not compiled in time"
             break
@@ -80,25 +82,28 @@ def prepare_sweep(shape, batch, backward, patience=150.0, choice=None):
     return measure
 
 
-def prepare_talking(shape, batch, kind, patience=150.0):
-    """Compiles plans for one of the three programs of talking heads; returns what measures them."""
+def prepare_talking(shape, batch, kind, part, patience=150.0):
+    """Compiles a part of the plans for a program of talking heads; returns what measures them."""
     (qkv, scale, _, before, after), _, grad = arguments(shape, batch)
     qkv, after = qkv.detach(), after.detach()
     before = (before * scale.view(-1, 1)).detach()
     task = TalkingTask(shape.heads, shape.local, shape.dropout)
     usual = talking_plans(shape.tokens, shape.heads, shape.width)
     _, lse = launch_talking(qkv, before, after, None, task, usual)
-    blocks = itertools.product((16, 32, 64), (16, 32, 64), (2, 4, 8), (1, 2))
+    blocks = itertools.product((16, 32, 64), (16, 32, 64), (2, 4, 8, 16), (1, 2))
     graphs, failed, started = {}, {}, time.monotonic()
+    tried = []
     for plan in (Plan(*block) for block in blocks):
         whole, own = (plan.block_k, plan.block_q) if kind != "keys" else plan[:2]
         # Tiles that hold all other tokens, and programs that are neither tiny nor full of spills.
-        if whole < min(power(shape.tokens), 64) or own * whole * shape.heads > 4096 * plan.warps:
-            continue
+        fits = own * whole * shape.heads <= (1024 if kind == "whole" else 4096) * plan.warps
+        if fits and whole == min(power(shape.tokens), 64):
+            tried.append(plan)
+    for plan in tried[part::PARTS]:
         if time.monotonic() - started > patience:
             failed["the rest"] = "not compiled in time"
             break
-        plans = usual._replace(**{kind: plan})
+        plans = usual._replace(**{"whole": None, kind: plan})
 
         def function(plans=plans):
             if kind == "forward":
@@ -117,22 +122,30 @@ def prepare_talking(shape, batch, kind, patience=150.0):
     return measure
 
 
+def prepare(shape, batch, kind, part):
+    """Compiles a part of the plans for one program; returns what measures them."""
+    if shape.talking:
+        return prepare_talking(shape, batch, kind, part)
+    return prepare_sweep(shape, batch, kind == "backward", part)
+
+
+def kinds(shape):
+    """The programs that a shape needs."""
+    if not shape.talking:
+        return ["forward", "backward"]
+    whole = talking_plans(shape.tokens, shape.heads, shape.width).whole
+    return ["forward", "whole"] if whole else ["forward", "queries", "keys"]
+
+
 def sweep(names, batch):
-    """Times every plan of some shapes, forward and backward apart, and prints the best."""
+    """Times every plan of some shapes, each program apart, and prints the best."""
     jobs = {
-        f"{name} {batch} {'backward' if back else 'forward'}": (SHAPES[name], batch, back)
+        f"{name} {batch} {kind}, part {part}": (SHAPES[name], batch, kind, part)
         for name in names
-        if not SHAPES[name].talking
-        for back in (False, True)
+        for kind in kinds(SHAPES[name])
+        for part in range(PARTS)
     }
-    results = run_all(prepare_sweep, jobs)
-    talking = {
-        f"{name} {batch} {kind}": (SHAPES[name], batch, kind)
-        for name in names
-        if SHAPES[name].talking
-        for kind in TalkingPlans._fields
-    }
-    results |= run_all(prepare_talking, talking)
+    results = run_all(prepare, jobs)
     for label, found in results.items():
         best = list(found.get("ms", {}).items())
         print(label, "(block_q, block_k, warps, stages, registers, whole)", len(best), "plans")

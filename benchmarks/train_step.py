@@ -11,12 +11,13 @@ name, 100 classes. Rows:
 - fused: as it runs by default;
 - regional: `loop.regional=true`, blocks that are alike compiled once;
 - recompute: `loop.recompute=true`, wide activations computed again instead of kept;
+- narrow: `loop.narrow=true`, tokens between blocks in bf16;
 - plain: `loop.fused=false`, torch's own attention;
 - unaugmented, uncaptured, uncompiled: the default without that (uncompiled is uncaptured too).
 
 Every row is compiled in a process of its own, all at once, and measured while the others wait:
 medians of repeats. Memory is the peak that torch allocated. `--profile` adds the share of each
-kind of kernel. On a CPU there is one row to compare: compiled or not. `--peers` instead times the
+kind of kernel in the first row. On a CPU there is one row to compare: compiled or not. `--peers` instead times the
 steps of some models beside those of vit-pytorch and timm at batch 64, see `benchmarks/peers.py`.
 """
 
@@ -60,6 +61,7 @@ ROWS = {
     "fused": {},
     "regional": {"regional": True},
     "recompute": {"recompute": True},
+    "narrow": {"narrow": True},
     "plain": {"fused": False},
     "unaugmented": {},
     "uncaptured": {"captured": False},
@@ -216,7 +218,7 @@ def main() -> None:
         for name in args.models.split(",") if args.models else MODELS:
             for batch in sorted(batches, reverse=True):
                 for row in rows:
-                    profiled = args.profile and row == "fused" and batch == max(batches)
+                    profiled = args.profile and row == rows[0]
                     jobs[f"{name} {batch} {row}"] = (source, name, batch, row, profiled)
         results = run_all(prepare, jobs, patience=args.patience)
     facts = {

@@ -289,6 +289,8 @@ class LoopConfig:
         fused: Use the fused attention kernel on a GPU that can run it.
         recompute: Compute the widest activations again in the backward pass instead of keeping
             them: half the memory, a little slower.
+        narrow: Keep the tokens between blocks in the number format of the products (bf16, fp16)
+            instead of fp32: fewer bytes to move, one more rounding a branch.
         deterministic: Give the same numbers again on a GPU, more slowly.
         every: Steps between validations; by default an epoch, or a hundredth of a long run.
         checkpoint_seconds: Least time between two checkpoints.
@@ -307,6 +309,7 @@ class LoopConfig:
     captured: bool | None = None
     fused: bool = True
     recompute: bool = False
+    narrow: bool = False
     deterministic: bool = False
     every: int | None = None
     checkpoint_seconds: float = 30.0

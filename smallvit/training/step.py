@@ -87,6 +87,7 @@ class Stepper:
                 module.fused = loop.fused
             elif isinstance(module, Block):
                 module.recompute = "wide" if loop.recompute else "nothing"
+                module.narrow = loop.narrow
         self.ema: Objective | None = None
         if config.optim.ema:
             self.ema = copy.deepcopy(objective).requires_grad_(False).eval()

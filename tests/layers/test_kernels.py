@@ -233,6 +233,8 @@ class TestNumbers:
             TalkingPlans(Plan(16, 16, 1), Plan(16, 32, 1), Plan(64, 16, 1)),
             TalkingPlans(Plan(32, 64, 1), Plan(64, 16, 1), Plan(16, 32, 1)),
             TalkingPlans(Plan(64, 32, 1), Plan(16, 64, 1), Plan(32, 64, 1)),
+            TalkingPlans(*[Plan(16, 16, 1)] * 3, whole=Plan(16, 64, 1)),
+            TalkingPlans(*[Plan(16, 16, 1)] * 3, whole=Plan(32, 64, 1)),
         ]:
             out, lse = launch_talking(case.qkv, *given, plans)
             dqkv, parts = launch_talking_backward(case.grad, case.qkv, lse, *given, plans)

@@ -11,7 +11,11 @@ from torch import Tensor
 
 from smallvit.layers.kernels.launch import Plan, on_device, power
 from smallvit.layers.kernels.plain import threshold_of
-from smallvit.layers.kernels.talking_backward import talking_backward_keys, talking_backward_queries
+from smallvit.layers.kernels.talking_backward import (
+    talking_backward_keys,
+    talking_backward_queries,
+    talking_backward_whole,
+)
 from smallvit.layers.kernels.talking_forward import talking_forward
 
 
@@ -30,17 +34,19 @@ class TalkingTask(NamedTuple):
 
 
 class TalkingPlans(NamedTuple):
-    """Blocks and warps of the three programs; a program owns a block of one kind of tokens.
+    """Blocks and warps of the programs; most own a block of one kind of tokens.
 
     Attributes:
         forward: Owns queries.
         queries: Owns queries, backward.
         keys: Owns keys, backward.
+        whole: Owns an image, backward, instead of these two; None where a tile is too small.
     """
 
     forward: Plan
     queries: Plan
     keys: Plan
+    whole: Plan | None = None
 
 
 def talking_plans(n: int, heads: int, width: int, size: int = 2) -> TalkingPlans:
@@ -52,7 +58,10 @@ def talking_plans(n: int, heads: int, width: int, size: int = 2) -> TalkingPlans
     tile = min(power(n), 64 if small else 32)
     warps = 4 if small else 8
     return TalkingPlans(
-        Plan(16, tile, warps), Plan(16, tile, warps, 1), Plan(tile if small else 16, 16, 8, 1)
+        Plan(tile if small else 16, tile, warps),
+        Plan(16, tile, warps, 1),
+        Plan(tile if small else 16, 16, 8, 1),
+        Plan(16, tile, 8, 1) if small and n <= tile else None,
     )
 
 
@@ -143,6 +152,15 @@ def launch_talking_backward(
     plans = plans or talking_plans(n, heads, width, qkv.element_size())
     blocks = triton.cdiv(n, plans.queries.block_q)
     dqkv = qkv.new_empty(qkv.shape)
+    if plans.whole:
+        length = images * triton.cdiv(n, plans.whole.block_q) * plans.whole.block_k
+        parts = qkv.new_empty((2, heads, heads, length), dtype=torch.float32)
+        with on_device(qkv):
+            talking_backward_whole[(images,)](
+                qkv, lse, grad, dqkv, parts=parts,
+                **_common(qkv, before, after, seed, task, plans.whole),
+            )  # fmt: skip
+        return dqkv, parts.permute(3, 0, 1, 2)
     deltas = qkv.new_empty(lse.shape, dtype=torch.float32)
     # The parts of a number lie side by side: of few long columns, torch's sum is many times slower.
     parts = qkv.new_empty((2, heads, heads, images * blocks), dtype=torch.float32)
