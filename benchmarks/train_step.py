@@ -17,8 +17,9 @@ name, 100 classes. Rows:
 
 Every row is compiled in a process of its own, all at once, and measured while the others wait:
 medians of repeats. Memory is the peak that torch allocated. `--profile` adds the share of each
-kind of kernel in the first row. On a CPU there is one row to compare: compiled or not. `--peers` instead times the
-steps of some models beside those of vit-pytorch and timm at batch 64, see `benchmarks/peers.py`.
+kind of kernel in the first row. On a CPU there is one row to compare: compiled or not. `--peers`
+instead times the steps of some models beside those of vit-pytorch and timm at batch 64, see
+`benchmarks/peers.py`.
 """
 
 import argparse
