@@ -61,7 +61,7 @@ def talking_plans(n: int, heads: int, width: int, size: int = 2) -> TalkingPlans
         Plan(tile if small else 16, tile, warps),
         Plan(16, tile, warps, 1),
         Plan(tile if small else 16, 16, 8, 1),
-        Plan(16, tile, 4, 1) if small and n <= tile else None,
+        Plan(16, tile, 8, 1) if small and n <= tile else None,
     )
 
 
