@@ -37,6 +37,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu import run_all
 from benchmarks.peers import compare
@@ -67,15 +68,16 @@ ROWS = {
     "unaugmented": {},
     "uncaptured": {"captured": False},
     "uncompiled": {"compiled": False, "captured": False},
+    "captured": {"compiled": False},
     "compiled": {"compiled": True},
 }
 _REPEATS = 3
 #: Kinds of kernels by their names, the first that fits; the rest is elementwise.
 KINDS = {
-    "attention": r"^(forward|backward|backward_tiled)$|^talking_|flash|fmha|attention",
+    "attention": r"^(forward|backward(_tiled)?)$|^talking_|flash|fmha|attention|aten::_softmax",
     "optimiser": r"multi_tensor_apply|adam",
     "convolution": r"conv|cudnn|wgrad2d|dgrad2d|nchw|nhwc",
-    "matmul": r"gemm|nvjet|cutlass|cublas|splitk|_mm",
+    "matmul": r"gemm|nvjet|cutlass|cublas|splitk|_mm|::(add)?b?mm|linear",
     "norm": r"norm",
     "pool": r"pool",
 }
@@ -143,29 +145,55 @@ def prepare(source, name, batch, row, profiled):
 
 
 def profile(function, steps):
-    """Milliseconds and number of kernels of a step, by kind, and the longest kernels."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    """Milliseconds and number of kernels of a step, by kind, and the longest kernels.
+
+    On a CPU kernels are what torch calls, each without what it calls in turn, and there are the
+    floating-point operations of a second beside those of one large matrix product.
+    """
+    activity = torch.profiler.ProfilerActivity
+    on_gpu = DEVICE.type == "cuda"
+    with torch.profiler.profile(activities=[activity.CUDA if on_gpu else activity.CPU]) as profiler:
         function()
     kinds, kernels = collections.Counter(), 0
     names, calls = collections.Counter(), collections.Counter()
     for event in profiler.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        if not on_gpu or event.device_type == torch.autograd.DeviceType.CUDA:
             text = event.name.lower()
             kind = next(
                 (kind for kind, has in KINDS.items() if re.search(has, text)), "elementwise"
             )
-            took = event.time_range.elapsed_us() / 1e3 / steps
+            took = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
+            took /= 1e3 * steps
             kinds[kind] += took
             names[event.name[:120]] += took
             calls[event.name[:120]] += 1
             kernels += 1
     return {
+        **({} if on_gpu else operations(function, steps)),
         "ms": dict(kinds.most_common()),
         "kernels": kernels / steps,
         "longest": {
             name: {"ms": took, "calls": calls[name] / steps} for name, took in names.most_common(30)
         },
     }
+
+
+def operations(function, steps):
+    """Floating-point operations of a step's products, and a second's of one large product."""
+    with FlopCounterMode(display=False) as counter:
+        function()
+    found = {"operations": counter.get_total_flops() / steps}
+    for precision in (torch.float32, torch.bfloat16):
+        x = torch.randn(4096, 1024, dtype=precision)
+        y = torch.randn(1024, 1024, dtype=precision)
+        seconds = []
+        for _ in range(10):
+            began = time.perf_counter()
+            torch.mm(x, y)
+            seconds.append(time.perf_counter() - began)
+        name = str(precision).removeprefix("torch.")
+        found[f"operations_per_second_{name}"] = 2 * 4096 * 1024**2 / statistics.median(seconds)
+    return found
 
 
 def table(results, rows):
@@ -189,6 +217,9 @@ def table(results, rows):
             kinds, kernels = found["profile"]["ms"], found["profile"]["kernels"]
             shares = ", ".join(f"{kind} {took:.2f}" for kind, took in kinds.items())
             print(f"{label}: {kernels:.0f} kernels, {sum(kinds.values()):.2f} ms: {shares}")
+            for key, value in found["profile"].items():
+                if key.startswith("operations"):
+                    print(f"  {key}: {value / 1e9:,.1f} billion")
         if "failed" in found:
             print(f"{label} failed: {found['failed'][-300:]}")
 

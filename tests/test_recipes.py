@@ -1,6 +1,7 @@
 """Recipes: the papers' numbers, and what `auto` makes of data."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -242,6 +243,20 @@ def test_auto_compiles_less_where_a_gpu_has_little_time():
     assert not chosen(
         "auto", minutes=5, model="cait_24_p4", **gpu
     ).loop.regional  # a quarter slower
+
+
+def test_a_gpu_does_not_compile_where_waiting_would_not_pay():
+    """With empty caches a minute went by before the first step."""
+    gpu = {"device": "cuda", "speed": RECORDED["cuda"], "epochs": None, "model": "hct_l_p4"}
+    short, long = (chosen("auto", minutes=minutes, **gpu) for minutes in (1.0, 3.0))
+    assert not short.loop.regional
+    assert not short.loop.compiles("cuda", 1.0)
+    assert long.loop.compiles("cuda", 3.0)
+    assert long.loop.compiles("cuda", None)
+    assert not long.loop.compiles("cpu", None)
+    assert replace(short.loop, compiled=True).compiles("cuda", 1.0)
+    # About 40 of 60 seconds at less than half the speed, and 120 of 180 at all of it.
+    assert 6 < long.schedule.epochs / short.schedule.epochs < 7.5
 
 
 def test_auto_looks_closer_where_there_is_time():

@@ -52,7 +52,7 @@ def train(
     from smallvit.config_io import leaf
     from smallvit.data.cache import programs
     from smallvit.recipes import plan
-    from smallvit.runs.config import RunConfig, changes_of, layered, read_changes
+    from smallvit.runs.config import LoopConfig, RunConfig, changes_of, layered, read_changes
     from smallvit.training.compiling import load_compiler
     from smallvit.training.distributed import join_world
 
@@ -70,7 +70,10 @@ def train(
             return
         # Under torchrun the first process reads, audits and plans, for all.
         world = join_world(leaf(settings, "loop.device") or "auto")
-        load_compiler(world.device, leaf(settings, "loop.compiled"))
+        compiled, minutes = (leaf(settings, key) for key in ("loop.compiled", "schedule.minutes"))
+        if isinstance(minutes, str):  # refused where it is read
+            minutes = None
+        load_compiler(LoopConfig(compiled=compiled).compiles(world.device.type, minutes))
         if world.device.type == "cpu":
             leave_room(NEIGHBOURS, os.environ)
         with world.first():

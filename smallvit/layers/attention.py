@@ -64,8 +64,9 @@ def attend(
     if isinstance(scale, Tensor):
         q, scale = (q * scale).to(q.dtype), 1.0  # one rounding, also when q is half precision
 
-    if talking is None and weights is None and q.device.type == "cpu" and q.dtype is torch.bfloat16:
-        return _attend_in_bf16(q, k, v, scale, allowed is not None, bias, dropout)
+    slow = dropout or q.dtype is torch.bfloat16  # in torch's own attention on a CPU
+    if talking is None and weights is None and q.device.type == "cpu" and slow:
+        return _attend_on_cpu(q, k, v, scale, allowed is not None, bias, dropout)
     if talking is None and weights is None:
         mask = allowed
         if bias is not None:
@@ -91,7 +92,7 @@ def attend(
     return F.dropout(weight, dropout).to(v.dtype) @ v
 
 
-def _attend_in_bf16(
+def _attend_on_cpu(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -100,7 +101,7 @@ def _attend_in_bf16(
     bias: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """`attend` on a CPU in bf16, where plain kernels take half the time of the fused one.
+    """`attend` on a CPU in bf16 or with dropout: plain kernels take half the time of the fused one.
 
     Each kernel sums in float32; what lies between them is rounded, as on the plain path above.
     """
@@ -110,7 +111,18 @@ def _attend_in_bf16(
             scores = scores + bias.to(scores.dtype)
         if masked:
             scores.diagonal(dim1=-2, dim2=-1).fill_(float("-inf"))
-        return F.dropout(scores.softmax(-1), dropout) @ v
+        weight = scores.softmax(-1)
+        if not dropout:
+            return weight @ v
+        threshold = round(dropout * 2**16)
+        kept = weight.masked_fill(_draws(weight) < threshold - 2**15, 0.0) @ v
+        return kept * (2**16 / (2**16 - threshold))
+
+
+def _draws(like: Tensor) -> Tensor:
+    """A 16-bit integer for each number, four from one draw: drawing is what takes time on a CPU."""
+    wide = torch.randint(-(2**63), 2**63 - 1, (-(-like.numel() // 4),), device=like.device)
+    return wide.view(torch.int16)[: like.numel()].view(like.shape)
 
 
 class MultiHead(nn.Module):

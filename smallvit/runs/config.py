@@ -31,6 +31,8 @@ Decay = Literal["matrices", "axes", "all"]
 BUDGET = ("schedule.epochs", "schedule.steps", "schedule.minutes")
 """How long a run trains, in three ways: the last one that was set counts."""
 
+_TO_COMPILE = 2.0  # minutes from which waiting for a compiled step pays (docs/performance.md)
+
 
 def _check(config: Any, limits: dict[str, tuple[float, float]]) -> None:
     """Refuses numbers outside their limits, and infinite ones."""
@@ -282,7 +284,7 @@ class LoopConfig:
         device: Device to train on; auto takes a GPU if there is one.
         precision: Number format of the model's arithmetic; auto is bf16 on a GPU and on a CPU with
             instructions for it (AVX512-BF16), else fp32.
-        compiled: Use torch.compile; by default on a GPU.
+        compiled: Use torch.compile; by default on a GPU, if there are two minutes or more.
         regional: Compile blocks one by one, all that are alike as one, instead of the whole step:
             it starts sooner and runs a little slower.
         captured: Run the step as a CUDA graph; by default on a single GPU, not in fp16.
@@ -323,6 +325,12 @@ class LoopConfig:
                 f"batch_size {self.batch_size} is not a multiple of accumulation "
                 f"{self.accumulation}"
             )
+
+    def compiles(self, device: str, minutes: float | None) -> bool:
+        """Whether steps are compiled on a kind of device in the time there is."""
+        if self.compiled is not None:
+            return self.compiled
+        return device == "cuda" and (minutes is None or minutes >= _TO_COMPILE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,6 +383,10 @@ class RunConfig:
     def changed(self, changes: Mapping[str, Any]) -> "RunConfig":
         """With the values of a partial tree."""
         return self.from_dict(merge(self.to_dict(), changes))
+
+    def compiles(self, device: str) -> bool:
+        """Whether its steps are compiled on a kind of device."""
+        return self.loop.compiles(device, self.schedule.minutes)
 
     def with_steps(self, steps: int, plans: Sequence[Size] = ()) -> "RunConfig":
         """With a fixed number of steps, and how it came about."""

@@ -5,8 +5,6 @@ import sys
 import threading
 from contextlib import suppress
 
-import torch
-
 _loading: list[threading.Thread] = []
 #: Seconds after which threads take turns while it is loaded. Reading a file lets go of the
 #: interpreter for each part, and would wait Python's usual 5 ms to get it back: thousands of times.
@@ -32,14 +30,9 @@ def _import() -> None:
         helpers.wakeup()
 
 
-def load_compiler(device: torch.device, compiled: bool | None) -> None:
-    """Begins to load it in the background if a run on this device will compile.
-
-    Args:
-        device: Where the run computes.
-        compiled: As the config has it; by default a GPU's steps are compiled.
-    """
-    if not _loading and (device.type == "cuda" if compiled is None else compiled):
+def load_compiler(needed: bool) -> None:
+    """Begins to load it in the background if a run will compile, see `LoopConfig.compiles`."""
+    if needed and not _loading:
         # What it shares with the rest must be there before: imports that meet half way fail.
         importlib.import_module("smallvit.training.train")
         _loading.append(threading.Thread(target=_load, name="loads the compiler"))

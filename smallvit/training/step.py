@@ -97,10 +97,10 @@ class Stepper:
         self._bad = torch.tensor(_NEVER, device=device)
         self._step = torch.tensor(0, device=device)
         self._keep = torch.tensor(0.0, device=device)
-        self.compiled = on_gpu if loop.compiled is None else loop.compiled
+        self.compiled = config.compiles(device.type)
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
-        self._told = False
+        self._told = not self.compiled and not (on_gpu and loop.compiled is None)
         self._graphs: dict[bool, tuple[Any, Batch]] = {}
         self._pass = _Pass(objective)
         self._draw_paths = objective.path_draws
@@ -139,10 +139,13 @@ class Stepper:
         self._step.fill_(step)
         self._keep.fill_(ema_decay(step, self.config.optim.ema))
         self._seed_dropout(step)
-        if self.compiled and not self._told:
+        if not self._told:
             logger.info(
                 "compiling the step: up to two minutes the first time, less once it is cached; "
                 "--set loop.compiled=false does without"
+                if self.compiled
+                else "the step is not compiled: in so few minutes waiting for it would not pay; "
+                "--set loop.compiled=true compiles it"
             )
             self._told = True
         if self.captured:

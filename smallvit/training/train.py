@@ -74,7 +74,7 @@ def train(
     """
     started = clock() if started is None else started
     world = join_world(config.loop.device)
-    load_compiler(world.device, config.loop.compiled)
+    load_compiler(config.compiles(world.device.type))
     try:
         require_loggers(config)
         set_determinism(config.loop.deterministic)
@@ -143,7 +143,7 @@ def resume(
     if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
         raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
     world = join_world(config.loop.device)
-    load_compiler(world.device, config.loop.compiled)
+    load_compiler(config.compiles(world.device.type))
     lock = ExitStack()
     try:
         with world.first():

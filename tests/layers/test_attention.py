@@ -190,6 +190,35 @@ def test_mask_follows_the_number_of_tokens():
         assert (weights[0].diagonal(dim1=-2, dim2=-1) == 0).all()
 
 
+def dropped_share(attention, dtype, rate):
+    """With equal weights and one value per key, what is left tells which weights were dropped."""
+    q, v = torch.zeros(4, 2, 60, 16, dtype=dtype), torch.eye(60, dtype=dtype)
+    left = attention(q, q, v.expand(4, 2, 60, 60), scale=1.0, dropout=rate) * 60
+    kept = left != 0
+    assert (left[kept].float() - 1 / (1 - rate)).abs().max() < 0.02
+    return kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_on_a_cpu(dtype, rate):
+    torch.manual_seed(0)
+    kept, other = (dropped_share(attend, dtype, rate) for _ in range(2))
+    assert kept.float().mean() == pytest.approx(1 - rate, abs=0.01)  # of 28,800; std 0.003 at most
+    assert kept.float().mean((0, 1, 2)).std() < 0.05  # no key more than another
+    assert (kept == other).float().mean() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.02)
+    torch.manual_seed(0)
+    assert torch.equal(kept, dropped_share(attend, dtype, rate))
+
+
+@pytest.mark.compiled
+def test_dropout_on_a_cpu_compiles():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    kept = dropped_share(torch.compile(attend, fullgraph=True), torch.float32, 0.1)
+    assert kept.float().mean() == pytest.approx(0.9, abs=0.01)
+
+
 def test_attention_dropout_only_while_training():
     module = Attention(12, 3, attn_dropout=0.5)
     x = noise(2, 5, 12).float()

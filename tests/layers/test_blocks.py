@@ -192,6 +192,27 @@ def test_recomputing_counts_once_in_batch_norms():
     assert all(map(torch.equal, *found))
 
 
+@pytest.mark.parametrize("options", [{}, {"post_norm": True}, {"layer_scale": 0.1}])
+def test_narrow_tokens(options):
+    """They take the products' number format; where that is float32 nothing changes."""
+    block = Block(Attention(16, 2), 16, 2.0, **options).train()
+    x, found = noise(2, 9, 16).float(), {}
+    for narrow in (False, True):
+        block.narrow = narrow
+        found[narrow] = [block(x)]
+        with torch.autocast("cpu", torch.bfloat16):
+            y = block(x)
+        block.zero_grad()
+        y.float().square().sum().backward()
+        found[narrow] += [y, *(p.grad.clone() for p in block.parameters())]
+    (wide, *rounded), (same, *narrowed) = found.values()
+    assert torch.equal(wide, same)
+    assert (rounded[0].dtype, narrowed[0].dtype) == (torch.float32, torch.bfloat16)
+    for one, other in zip(rounded, narrowed, strict=True):
+        assert (one - other.float()).norm() <= 0.02 * one.norm()
+    assert not torch.equal(rounded[0], narrowed[0].float())
+
+
 @pytest.mark.compiled
 @pytest.mark.filterwarnings("ignore")  # torch's advice on in-place operations
 def test_recomputing_compiles():

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from smallvit.data import cache, load_data
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.measure import logits_of
 from smallvit.evaluation.metrics import log_loss
+from smallvit.layers import Block
 from smallvit.losses import balanced_weights
 from smallvit.models.vit import ViT
 from smallvit.runs.config import ModelConfig, RunConfig
@@ -334,6 +336,19 @@ def test_blocks_that_are_alike_are_compiled_once(source, monkeypatch):
         assert means[depth, True] == pytest.approx(means[depth, False], rel=1e-6)
     assert graphs[3] == graphs[5]
     assert sum("scatter_add" in targets for targets in seen) == 1  # of equalize
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_tokens_between_blocks_are_narrow_on_request(source, narrow):
+    config = tiny(source, "loop.precision=bf16", f"loop.narrow={narrow}")
+    _, loader, stepper = assemble(config)
+    blocks = [part for part in stepper.objective.modules() if isinstance(part, Block)]
+    seen = set()
+    for block in blocks:
+        block.register_forward_hook(lambda _, args, y: seen.add(y.dtype))
+    stepper(loader.batch(0), 0, lr=1e-3, mixed=False)
+    assert seen == {torch.bfloat16 if narrow else torch.float32}
+    assert math.isfinite(stepper.take_means()["loss"])
 
 
 def test_repeats_show_each_image_more_than_once_and_differently(source, tmp_path):
