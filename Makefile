@@ -22,7 +22,9 @@ demo: setup
 
 test: fast
 
-check: format lint types docs fast
+check: setup
+	$(MAKE) --jobs 2 format lint types docs
+	$(MAKE) fast
 
 format: setup
 	$(BIN)/ruff format --check .

@@ -167,10 +167,12 @@ def main() -> None:
     parser.add_argument("--agreement", type=Path, metavar="PHOTOS")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--precisions", default="fp32,bf16", help="of --peers")
     parser.add_argument("--json", default="")
     arguments = parser.parse_args()
     if arguments.peers:
-        compare("inference", models=arguments.models, path=arguments.json)
+        chosen = {"models": arguments.models, "precisions": arguments.precisions}
+        compare("inference", **chosen, path=arguments.json)
         return
     if arguments.agreement:
         agreement(arguments.models or FAMILIES, arguments.agreement, arguments.count)

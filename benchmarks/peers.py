@@ -228,17 +228,17 @@ def side_by_side(ways, rounds, seconds=1.0):
     return {"ms": ms, "ratio": ratios}
 
 
-def compare(kind, *, batch=64, rounds=5, models=None, path=""):
+def compare(kind, *, batch=64, rounds=5, models=None, precisions="fp32,bf16", path=""):
     """Prints and writes all rows of one kind, "train" or "inference"."""
     there = installed()
     if not there:
         return
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SMALLVIT_CACHE"] = folder
-        _compare(kind, batch, rounds, models or PEERS, there, path)
+        _compare(kind, batch, rounds, models or PEERS, precisions.split(","), there, path)
 
 
-def _compare(kind, batch, rounds, models, there, path):
+def _compare(kind, batch, rounds, models, precisions, there, path):
     results = {}
     print(
         f"{DEVICE.type}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, torch "
@@ -247,7 +247,7 @@ def _compare(kind, batch, rounds, models, there, path):
     print(f"| {kind} | | ways, ms | theirs ÷ ours |\n|---|---|---|---|")
     for name in models:
         makers = {library: make for library, make in PEERS[name].items() if library in there}
-        for precision in ("fp32", "bf16") if makers else ():
+        for precision in precisions if makers else ():
             for compiled in (False, True):
                 torch._dynamo.reset()
                 torch.manual_seed(0)

@@ -232,11 +232,13 @@ def main() -> None:
     parser.add_argument("--batches", default="128,1024" if on_gpu else "64")
     parser.add_argument("--rows", default="fused,plain" if on_gpu else "fused,compiled")
     parser.add_argument("--patience", type=float, default=600, help="seconds to compile in")
+    parser.add_argument("--precisions", default="fp32,bf16", help="of --peers")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     if args.peers:
-        compare("train", models=args.models and args.models.split(","), path=args.json)
+        models = args.models and args.models.split(",")
+        compare("train", models=models, precisions=args.precisions, path=args.json)
         return
     rows, batches = args.rows.split(","), [int(batch) for batch in args.batches.split(",")]
     random = np.random.default_rng(0)

@@ -18,12 +18,13 @@ from torch.utils.checkpoint import (
 )
 
 Recompute = Literal["nothing", "wide", "everything"]
+_KEPT = ("attention", "bmm", "softmax", "batch_norm")  # attention in one kernel or in three
 _MATRIX = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
 
 
 def _keeps(_: Any, op: Any, *args: Any, **__: Any) -> CheckpointPolicy:
     """Keeps attention, products no wider than what came in, and batch norms, which count passes."""
-    kept = "attention" in str(op) or "batch_norm" in str(op)
+    kept = any(part in str(op) for part in _KEPT)
     if op in _MATRIX:
         x, matrix = args[_MATRIX[op] :][:2]
         kept = matrix.shape[-1] <= x.shape[-1]
