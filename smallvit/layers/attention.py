@@ -15,9 +15,6 @@ from torch import Tensor, nn
 from smallvit.arguments import Width, checked
 from smallvit.layers.kernels import fused_attention, fusible
 
-#: Keys up to which plain kernels are faster on a CPU in float32 (docs/performance.md).
-_SHORT = 100
-
 
 class TalkingHeads(nn.Module):
     """Two learned (heads × heads) matrices that mix the score maps around the softmax."""
@@ -67,7 +64,8 @@ def attend(
     if isinstance(scale, Tensor):
         q, scale = (q * scale).to(q.dtype), 1.0  # one rounding, also when q is half precision
 
-    if talking is None and weights is None and _is_plain_faster(q, k, dropout):
+    slow = dropout or q.dtype is torch.bfloat16  # in torch's own attention on a CPU
+    if talking is None and weights is None and q.device.type == "cpu" and slow:
         return _attend_on_cpu(q, k, v, scale, allowed is not None, bias, dropout)
     if talking is None and weights is None:
         mask = allowed
@@ -94,12 +92,6 @@ def attend(
     return F.dropout(weight, dropout).to(v.dtype) @ v
 
 
-def _is_plain_faster(q: Tensor, k: Tensor, dropout: float) -> bool:
-    """Whether plain kernels are faster than torch's fused one; exported graphs keep that."""
-    slow = bool(dropout) or q.dtype is torch.bfloat16 or k.shape[-2] <= _SHORT
-    return q.device.type == "cpu" and slow and not torch.compiler.is_exporting()
-
-
 def _attend_on_cpu(
     q: Tensor,
     k: Tensor,
@@ -109,7 +101,7 @@ def _attend_on_cpu(
     bias: Tensor | None,
     dropout: float,
 ) -> Tensor:
-    """`attend` on a CPU where plain kernels are faster than the fused one.
+    """`attend` on a CPU in bf16 or with dropout, where plain kernels are faster.
 
     Each kernel sums in float32; what lies between them is rounded, as on the plain path above.
     """
