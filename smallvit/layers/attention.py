@@ -114,7 +114,7 @@ def _attend_on_cpu(
         weight = scores.softmax(-1)
         if not dropout:
             return weight @ v
-        threshold = round(dropout * 2**16)
+        threshold = min(round(dropout * 2**16), 2**16 - 1)
         kept = weight.masked_fill(_draws(weight) < threshold - 2**15, 0.0) @ v
         return kept * (2**16 / (2**16 - threshold))
 

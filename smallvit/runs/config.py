@@ -142,7 +142,7 @@ class LossConfig:
     Attributes:
         objective: classification, or another name of `smallvit.training.objective.OBJECTIVES`; the
             settings below belong to classification.
-        balanced: Weight classes by one over the root of their number of images, within limits.
+        balanced: Weight classes by one over the fifth root of their number of images.
         drloc: Weight λ of the dense relative localization loss; auto, or the option without a
             number, is the usual weight for the model, 0 is off.
         drloc_mode: How that loss predicts distances: by regression (l1), by classification (ce),

@@ -100,7 +100,7 @@ class Stepper:
         self.compiled = config.compiles(device.type)
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
-        self._told = not self.compiled and not (on_gpu and loop.compiled is None)
+        self._tells = self.compiled or (on_gpu and loop.compiled is None)
         self._graphs: dict[bool, tuple[Any, Batch]] = {}
         self._pass = _Pass(objective)
         self._draw_paths = objective.path_draws
@@ -139,7 +139,7 @@ class Stepper:
         self._step.fill_(step)
         self._keep.fill_(ema_decay(step, self.config.optim.ema))
         self._seed_dropout(step)
-        if not self._told:
+        if self._tells:
             logger.info(
                 "compiling the step: up to two minutes the first time, less once it is cached; "
                 "--set loop.compiled=false does without"
@@ -147,7 +147,7 @@ class Stepper:
                 else "the step is not compiled: in so few minutes waiting for it would not pay; "
                 "--set loop.compiled=true compiles it"
             )
-            self._told = True
+            self._tells = False
         if self.captured:
             try:
                 self._replay(batch, step, mixed)

@@ -33,15 +33,15 @@ def test_a_certain_and_right_prediction_costs_nothing():
 
 
 def test_balanced_weights():
-    weights = balanced_weights(np.repeat([0, 1, 2], [36, 9, 4]), 3)
-    ratios = torch.tensor([1 / 6, 1 / 3, 1 / 2])
-    torch.testing.assert_close(weights, ratios * 49 / (36 / 6 + 9 / 3 + 4 / 2))
+    weights = balanced_weights(np.repeat([0, 1, 2], [1024, 243, 32]), 3)
+    ratios = torch.tensor([1 / 4, 1 / 3, 1 / 2])
+    torch.testing.assert_close(weights, ratios * 1299 / (1024 / 4 + 243 / 3 + 32 / 2))
 
 
 def test_a_class_of_one_image_does_not_outweigh_the_others():
     labels = np.repeat([0, 1, 2], [1_000, 499, 1])
     weights = balanced_weights(labels, 3)
-    assert weights[2] / weights[0] == pytest.approx((1_000 / (0.04 * 500)) ** 0.5)
+    assert weights[2] / weights[0] == pytest.approx((1_000 / (0.04 * 500)) ** 0.2)
     assert weights[labels[labels == 2]].sum() < 0.02 * weights[labels].sum()
 
 
