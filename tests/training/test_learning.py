@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from smallvit.data import cache, load_data
 from smallvit.evaluation.calibration import softmax
@@ -63,6 +64,14 @@ def curve_config(source):
     )
 
 
+def draws_as_recorded():
+    """Whether a seed gives the starting weights of the torch that the curve was recorded with."""
+    torch.manual_seed(0)
+    first = nn.init.trunc_normal_(torch.empty(3))
+    return torch.allclose(first, torch.tensor([1.5410, -0.2934, -1.3986]), atol=1e-3)
+
+
+@pytest.mark.skipif(not draws_as_recorded(), reason="older torch draws other starting weights")
 def test_golden_loss_curve(source, tmp_path):
     """Recorded by this test where the file is missing; it changes only with a reason."""
     run = train(curve_config(source), out=tmp_path / "run", shown=False)
