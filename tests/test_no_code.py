@@ -544,6 +544,8 @@ def test_trust_means_that_code_runs(way: str, graph: bytes, tmp_path: Path) -> N
     image = np.zeros((4, 5, 3), np.uint8)
     with contextlib.suppress(Exception):
         Predictor.open(path, "cpu", trust=True).forward(image[None])
+    if way == "constants" and torch.__version__ < (2, 12):
+        pytest.skip("torch 2.11 runs no code that it finds among constants")
     assert (tmp_path / "canary").exists()
 
 
