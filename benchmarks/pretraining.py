@@ -50,20 +50,15 @@ def finished(folder: Path, changes: dict) -> Run:
     )
 
 
-def tree(**values) -> dict:
-    """A partial config; paths have two underscores for a dot."""
-    return layered(*(nested(key.replace("__", "."), value) for key, value in values.items()))
-
-
 def passes(images: float, count: int) -> dict:
-    return tree(schedule__epochs=max(images / count, 0.01))
+    return nested("schedule.epochs", max(images / count, 0.01))
 
 
 def cell(args: argparse.Namespace, seed: int) -> dict[str, float]:
     """Accuracy of every arm."""
-    data = layered(tree(data__source=args.data, seed=seed), changes_of(args.set))
-    few = layered(data, tree(data__limit=args.limit, data__limit_seed=seed))
-    fresh, out = tree(model__name=args.model), args.out / f"seed-{seed}"
+    data = changes_of([f"data.source={args.data}", f"seed={seed}", *args.set])
+    few = layered(data, changes_of([f"data.limit={args.limit}", f"data.limit_seed={seed}"]))
+    fresh, out = nested("model.name", args.model), args.out / f"seed-{seed}"
     labelled, whole = (
         len(plan(changes=layered(which, fresh, passes(1, 1))).dataset.split("train"))
         for which in (few, data)
@@ -72,7 +67,7 @@ def cell(args: argparse.Namespace, seed: int) -> dict[str, float]:
     unlabelled = layered(data, fresh, passes(args.share * args.images, whole))
     start = finished(out / "start", pretraining(unlabelled))
     rest = passes((1 - args.share) * args.images, labelled)
-    begun = layered(few, rest, tree(model__pretrained=str(start.folder)))
+    begun = layered(few, rest, nested("model.pretrained", str(start.folder)))
     config = scratch.config.to_dict()
     alike = {key: config[key] for key in ("optim", "augment")}
     found = {

@@ -13,7 +13,8 @@ name, 100 classes. Rows:
 - recompute: `loop.recompute=true`, wide activations computed again instead of kept;
 - narrow: `loop.narrow=true`, tokens between blocks in bf16;
 - plain: `loop.fused=false`, torch's own attention;
-- unaugmented, uncaptured, uncompiled: the default without that (uncompiled is uncaptured too).
+- unaugmented, uncaptured, uncompiled: the default without that (uncompiled is uncaptured too);
+- captured: captured, but not compiled.
 
 Every row is compiled in a process of its own, all at once, and measured while the others wait:
 medians of repeats. Memory is the peak that torch allocated. `--profile` adds the share of each
@@ -77,7 +78,7 @@ KINDS = {
     "attention": r"^(forward|backward(_tiled)?)$|^talking_|flash|fmha|attention|aten::_softmax",
     "optimiser": r"multi_tensor_apply|adam",
     "convolution": r"conv|cudnn|wgrad2d|dgrad2d|nchw|nhwc",
-    "matmul": r"gemm|nvjet|cutlass|cublas|splitk|_mm|::(add)?b?mm|linear",
+    "matmul": r"gemm|nvjet|cutlass|cublas|splitk|_mm|::(add)?b?mm",
     "norm": r"norm",
     "pool": r"pool",
 }

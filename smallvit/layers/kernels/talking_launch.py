@@ -11,12 +11,9 @@ from torch import Tensor
 
 from smallvit.layers.kernels.launch import Plan, on_device, power
 from smallvit.layers.kernels.plain import threshold_of
-from smallvit.layers.kernels.talking_backward import (
-    talking_backward_keys,
-    talking_backward_queries,
-    talking_backward_whole,
-)
+from smallvit.layers.kernels.talking_backward import talking_backward_keys, talking_backward_queries
 from smallvit.layers.kernels.talking_forward import talking_forward
+from smallvit.layers.kernels.talking_whole import talking_backward_whole
 
 
 class TalkingTask(NamedTuple):

@@ -10,7 +10,7 @@ of `parts`.
 import triton
 import triton.language as tl
 
-from smallvit.layers.kernels.parts import LOG2E, dot, kept, lot_of, read
+from smallvit.layers.kernels.parts import LOG2E, dot, kept, lot_of, narrow, read
 
 
 @triton.jit
@@ -125,3 +125,32 @@ def drop(maps, lots, query, key, n: tl.constexpr, heads: tl.constexpr, dropped: 
             keep = kept(lots[head], query, key, n)
             left += (tl.where(keep, maps[head] * lots[head][3], 0.0),)
     return left
+
+
+@triton.jit
+def weights_of(
+    products,
+    before,
+    lse,
+    query,
+    key,
+    n: tl.constexpr,
+    heads: tl.constexpr,
+    masked: tl.constexpr,
+    padded: tl.constexpr,
+):
+    """Each softmax's weights, between the two mixings."""
+    scores = mixed_scores(products, before, query, key, n, heads, masked, padded)
+    weights = ()
+    for head in tl.static_range(heads):
+        weights += (tl.exp2(scores[head] - lse[head]),)
+    return weights
+
+
+@triton.jit
+def accumulated(sums, rows, columns, heads: tl.constexpr):
+    """Adds each head's rows, as narrow as its columns, times these to its sum."""
+    more = ()
+    for head in tl.static_range(heads):
+        more += (dot(narrow(rows[head], columns[head].dtype), columns[head], sums[head]),)
+    return more
