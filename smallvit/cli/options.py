@@ -67,6 +67,7 @@ OPTIONS = (
     Option("--recipe", "recipe", "Training", chosen=True),
     Option("--minutes", "schedule.minutes", "Training"),
     Option("--epochs", "schedule.epochs", "Training", chosen=True),
+    Option("--teacher", "loss.teacher", "Training", metavar="RUN"),
     Option("--drloc", "loss.drloc", "Training", alone="auto", metavar="[WEIGHT]"),
     Option("--seed", "seed data.seed", "Training"),
     Option("--device", "loop.device", RUN),

@@ -139,7 +139,8 @@ def _choose(name: str, requested: dict[str, Any], progress: bool, speed: float |
     requested = layered({"recipe": name, "data": before}, requested)
     dataset = open_data(RunConfig().changed(requested).data, progress=progress)
     result = audit(dataset)
-    facts = _facts(dataset, result, requested, timed=recipe.timed and not additions, speed=speed)
+    timed = recipe.timed and all(addition.timed for addition in additions)
+    facts = _facts(dataset, result, requested, timed=timed, speed=speed)
     choice = recipe.choose(facts)
     for addition in additions:
         choice = addition.adjust(choice, facts)

@@ -34,6 +34,7 @@ class Addition(NamedTuple):
 
     adjust: Callable[[Choice, Facts], Choice]
     data: Mapping[str, Any] = MappingProxyType({})
+    timed: bool = False  # whether the recipe may still plan with the device's speed
 
 
 _MANY = 100_000  # images from which a set is trained on as ImageNet is
@@ -224,6 +225,13 @@ def fine_tuned(choice: Choice, facts: Facts) -> Choice:
     )
 
 
+def taught(choice: Choice, facts: Facts) -> Choice:
+    """The same, with a teacher beside the labels."""
+    loss = replace(choice.config.loss, objective="distillation")
+    reason = "a trained model teaches this one: what it says counts beside the labels"
+    return choice.changed(replace(choice.config, loss=loss), {"loss.objective": reason})
+
+
 RECIPES: dict[str, Recipe] = {
     "auto": Recipe(auto, timed=True),
     "spt-lsa": Recipe(spt_lsa, data={"val": 0.0}),  # the papers train on all images
@@ -232,7 +240,10 @@ RECIPES: dict[str, Recipe] = {
     "demo": Recipe(demo),
 }
 
-ADDITIONS: dict[str, Addition] = {"model.pretrained": Addition(fine_tuned, data={"val": None})}
+ADDITIONS: dict[str, Addition] = {
+    "model.pretrained": Addition(fine_tuned, data={"val": None}),
+    "loss.teacher": Addition(taught, timed=True),
+}
 """By the config path that is set."""
 
 

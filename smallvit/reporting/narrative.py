@@ -32,6 +32,8 @@ def about_run(facts: RunFacts) -> list[str]:
     height, width = run.image_size
     pretrained = run.config.model.pretrained
     start = f"starting from {pretrained}" if pretrained else "from scratch"
+    if teacher := run.config.loss.teacher:
+        start += f", taught by {shown(teacher)},"
     parameters = run.info.get("parameters", 0)
     size = f"{parameters / 1e6:.2f} million parameters" if parameters else "unknown size"
     images = counted(data["counts"].get("train", 0), "image")

@@ -152,6 +152,12 @@ class LossConfig:
             final norm, overlapping pooling, and λ that rises in the warm-up and then falls linearly
             to the end of the learning rate's cosine.
         pairs: Pairs of tokens per image that it compares.
+        teacher: A finished run whose model teaches this one: what it says of an image counts beside
+            the label.
+        teacher_share: How much it counts; the label counts for the rest.
+        teacher_temperature: Divides the logits of both before they are compared: the higher, the
+            more the classes count that the teacher thinks unlikely.
+        teacher_hash: Of the teacher's weights; recorded as a run begins.
     """
 
     objective: str = "classification"
@@ -160,9 +166,14 @@ class LossConfig:
     drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
     drloc_form: Literal["normalised", "released"] = "normalised"
     pairs: int = 64
+    teacher: str | None = None
+    teacher_share: float = 0.9
+    teacher_temperature: float = 2.0
+    teacher_hash: str = ""
 
     def __post_init__(self) -> None:
-        _check(self, {"drloc": (0, math.inf), "pairs": (1, math.inf)})
+        ranges = {"drloc": (0, math.inf), "pairs": (1, math.inf)}
+        _check(self, {**ranges, "teacher_share": (0, 1), "teacher_temperature": (0.1, 100)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,6 +371,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         # Each purpose of a run draws with the seed and a key of its own above these bits.
         _check(self, {"seed": (0, 2**32 - 1)})
+        if self.loss.teacher and self.data.folds:
+            raise ValueError("a teacher has seen images of every fold: leave it or the folds out")
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

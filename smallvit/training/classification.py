@@ -81,10 +81,28 @@ class Classification(Objective):
                 features, logits = features_of(self.model, x)
                 distances = self.drloc(features, pairs=self._pairs(step, positions))
         logits = logits.float()
-        loss = soft_cross_entropy(logits, targets, self.class_weights)
+        loss = self.compare(x, logits, targets)
         if distances is not None:
             loss = loss + self.drloc_share * (self.drloc_weight * distances.float())
         return loss, (logits.argmax(1) == targets.argmax(1)).sum(0, keepdim=True)
+
+    def compare(
+        self,
+        images: Float[Tensor, "B C H W"],
+        logits: Float[Tensor, "B K"],
+        targets: Float[Tensor, "B K"],
+    ) -> Float[Tensor, ""]:
+        """How far the logits of augmented images are from their targets."""
+        return soft_cross_entropy(logits, targets, self.class_weights)
+
+    @classmethod
+    def settled(
+        cls, config: RunConfig, model: nn.Module, dataset: Dataset
+    ) -> tuple[RunConfig, list[str]]:
+        """With λ of dense relative localization for this model."""
+        config, notes = super().settled(config, model, dataset)
+        weight = drloc_weight(config.loss.drloc, model)
+        return replace(config, loss=replace(config.loss, drloc=weight)), notes
 
     def advance(self, step: int, steps: int) -> None:
         """Sets the share of λ, where it changes; a captured graph reads it anew."""

@@ -29,6 +29,7 @@ from smallvit.training.distributed import World
 #: The names of `loss.objective`, and the module and class of each.
 OBJECTIVES = {
     "classification": "smallvit.training.classification:Classification",
+    "distillation": "smallvit.training.distillation:Distillation",
     "masked": "smallvit.training.masked:MaskedImages",
 }
 
@@ -104,6 +105,21 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
+    @classmethod
+    def settled(
+        cls, config: RunConfig, model: nn.Module, dataset: Dataset
+    ) -> tuple[RunConfig, list[str]]:
+        """The config with what stays open until model and data are known, and notes for the run.
+
+        Raises:
+            ValueError: Something that the objective needs is not there, or does not fit.
+        """
+        if config.loss.teacher and config.loss.objective != "distillation":
+            raise ValueError(
+                f"loss.objective is {config.loss.objective!r}: a teacher needs 'distillation'"
+            )
+        return config, []
+
     def advance(self, step: int, steps: int) -> None:
         """Hears which of how many steps comes next, outside of a compiled graph."""
 
@@ -164,6 +180,11 @@ class Objective(nn.Module):
     def extra(self) -> list[nn.Module]:
         """What is trained with the model and is not part of it."""
         return [child for name, child in self.named_children() if name != "model"]
+
+    @property
+    def helpers(self) -> list[nn.Module]:
+        """Models that take part in a pass, and are neither trained nor saved."""
+        return []
 
     def path_draws(
         self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]
@@ -228,8 +249,9 @@ def make_objective(
     if world.size > 1 and device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     objective = find_objective(config.loss.objective)(model, config, dataset, precision).to(device)
-    if _prefers_channels_last(model, device):
-        model.to(memory_format=torch.channels_last)
+    for each in (model, *(helper.to(device) for helper in objective.helpers)):
+        if _prefers_channels_last(each, device):
+            each.to(memory_format=torch.channels_last)
     return objective.train()
 
 

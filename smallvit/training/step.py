@@ -2,8 +2,9 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
@@ -82,7 +83,7 @@ class Stepper:
         groups = parameter_groups(objective.model, config.optim, *objective.extra)
         self.optimiser = make_optimiser(groups, config.optim)
         self.scaler = torch.amp.GradScaler(device.type, enabled=objective.precision == "fp16")
-        for module in objective.modules():
+        for module in _modules(objective):
             if isinstance(module, MultiHead | ConvTokenizer):
                 module.fused = loop.fused
             elif isinstance(module, Block):
@@ -354,12 +355,17 @@ class Stepper:
         self.optimiser.zero_grad(set_to_none=True)
 
 
+def _modules(objective: Objective) -> Iterator[nn.Module]:
+    """All that a pass goes through, trained or not."""
+    return chain.from_iterable(part.modules() for part in (objective, *objective.helpers))
+
+
 def _by_regions(objective: Objective) -> None:
     """Leaves what calls parts that are alike to Python: each part is then compiled once.
 
     Such are the blocks of a model, and the steps of an augmentation policy.
     """
-    for module in objective.modules():
+    for module in _modules(objective):
         part: Any = module
         if isinstance(module, Stack):
             part.forward = torch.compiler.disable(part.forward, recursive=False)

@@ -25,7 +25,6 @@ from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
 from smallvit.text import counted
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
-from smallvit.training.classification import drloc_weight
 from smallvit.training.compiling import load_compiler
 from smallvit.training.distributed import World, join_world, set_determinism
 from smallvit.training.log import Log, require_loggers
@@ -86,8 +85,7 @@ def train(
         model, notes = build_model(config, dataset)
         # Three checkpoints of up to five copies each, and two files of weights.
         check_writable(folder, need=17 * sum(p.nbytes for p in model.parameters()))
-        weight = drloc_weight(config.loss.drloc, model)
-        config = replace(config, loss=replace(config.loss, drloc=weight))
+        config, more = find_objective(config.loss.objective).settled(config, model, dataset)
         loader = make_loader(config, dataset, world)
         objective = make_objective(config, model, dataset, world)
         stepper = Stepper(config, objective, world)
@@ -97,7 +95,7 @@ def train(
         plans = config.schedule.plans
         config = config.with_steps(steps, plans)
         config = replace(config, loop=replace(config.loop, every=every))
-        info = {**_facts(dataset, model, notes, world, command), "plans": [[0, steps]]}
+        info = {**_facts(dataset, model, [*notes, *more], world, command), "plans": [[0, steps]]}
         run = _create(folder, config, info, world, another=out is None)
         if shown and world.leads:
             _describe_start(run)
