@@ -13,6 +13,7 @@ from smallvit.training.classification import CALIBRATED
 from smallvit.training.distributed import World
 from smallvit.training.optim import validation_interval
 from smallvit.training.pace import Pace
+from smallvit.training.statistics import Shown, batches_to_measure
 from smallvit.training.step import Stepper
 
 logger = logging.getLogger(__name__)
@@ -160,8 +161,17 @@ def _measure(
     if config.augment.mixed and config.schedule.mixed < 1:  # what compiles later would be late
         stepper(loader.batch(number), number, lr=0.0, mixed=False)
         stepper.take_means()
+    started = clock()
+    stepper.settle(
+        number,
+        (
+            Shown(step, loader.batch(step), config.augment.mixed)
+            for step in batches_to_measure(number, config.loop.batch_size)
+        ),
+    )
+    settling = clock() - started
     stepper.restore(saved)
-    per_step, objective = max(sum(times) / len(times), 1e-9), stepper.evaluated()
+    per_step, objective = max(sum(times) / len(times), 1e-9), stepper.evaluated
 
     def per_image(precision: Precision) -> float:
         objective.try_inference(dataset, world, precision)  # a first time is slower
@@ -170,9 +180,9 @@ def _measure(
         return (clock() - started) / max(count, 1)
 
     validated, tested = (len(dataset.splits.get(name, ())) for name in ("val", "test"))
-    validation = validated * per_image(objective.precision) if validated else 0.0
+    validation = settling + validated * per_image(objective.precision) if validated else 0.0
     # After the last step the validation images come once more, and some of them for calibration.
-    end = validation + _WRITING
+    end = (validation or settling) + _WRITING
     if not objective.needs_labels:  # nothing is tested
         return per_step, validation, end, 0.0
     end += tested * _STATISTICS

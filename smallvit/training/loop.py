@@ -22,8 +22,10 @@ from smallvit.runs.checkpoint import (
 )
 from smallvit.runs.folder import CHECKPOINTS, CONFIG, EVALUATION, LAST, LOG, WEIGHTS, Run
 from smallvit.training.log import Log
+from smallvit.training.objective import Objective
 from smallvit.training.optim import is_mixed, learning_rate, position
 from smallvit.training.pace import Pace
+from smallvit.training.statistics import Shown, batches_to_measure
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.training.stop import Stop
 
@@ -106,13 +108,27 @@ def _validates(progress: Progress, every: int) -> bool:
 def _take_step(training: Training) -> None:
     """The next step of the schedule."""
     config, progress = training.run.config, training.progress
-    step = progress.step
-    at, steps = position(step, progress.plans)
+    at, steps = position(progress.step, progress.plans)
     lr = learning_rate(at, steps, config.optim.lr, config.schedule)
-    mixed = config.augment.mixed and is_mixed(at, steps, config.schedule)
     training.stepper.objective.advance(int(at), steps)
-    training.stepper(training.loader.batch(step), step, lr=lr, mixed=mixed)
+    step, batch, mixed = _shown(training, progress.step)
+    training.stepper(batch, step, lr=lr, mixed=mixed)
     progress.step = step + 1
+
+
+def _shown(training: Training, step: int) -> Shown:
+    """What a step sees."""
+    config = training.run.config
+    mixed = is_mixed(*position(step, training.progress.plans), config.schedule)
+    return Shown(step, training.loader.batch(step), config.augment.mixed and mixed)
+
+
+def _evaluated(training: Training) -> Objective:
+    """What is validated and saved, as it is after the last step."""
+    step, stepper = training.progress.step, training.stepper
+    steps = batches_to_measure(step, training.run.config.loop.batch_size)
+    stepper.settle(step, (_shown(training, each) for each in steps))
+    return stepper.evaluated
 
 
 def _end_interval(training: Training, since: tuple[int, float]) -> None:
@@ -149,7 +165,7 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
         _choose(training, val)
     if config.loop.log_test and "test" in training.dataset.splits:
         world = training.stepper.world
-        test = training.stepper.evaluated().validate(training.dataset, "test", world)
+        test = _evaluated(training).validate(training.dataset, "test", world)
         training.log.write("test", step=progress.step, **test)
     rate = (clock() - started) / steps  # with validation
     left = rate * (progress.steps - progress.step)
@@ -163,7 +179,7 @@ def validate(training: Training) -> dict[str, float]:
     Raises:
         NonFiniteError: The last step left weights that give nothing finite.
     """
-    objective = training.stepper.evaluated()
+    objective = _evaluated(training)
     try:
         val = objective.validate(training.dataset, "val", training.stepper.world)
     except NotFiniteError as error:
@@ -181,7 +197,7 @@ def _choose(training: Training, val: dict[str, float]) -> None:
         progress.best, progress.best_step, progress.waited = score, progress.step, 0
         progress.best_weights = {
             name: tensor.detach().to("cpu", copy=True)
-            for name, tensor in training.stepper.evaluated().model.state_dict().items()
+            for name, tensor in _evaluated(training).model.state_dict().items()
         }
         return
     progress.waited += 1
@@ -263,7 +279,7 @@ def finish(training: Training) -> Run:
             command = resume_command(run.folder)
             logger.warning("stopped after %s of %s steps; go on with: %s", done, steps, command)
         return run
-    objective = training.stepper.evaluated()
+    objective = _evaluated(training)
     last = {name: tensor.cpu() for name, tensor in objective.model.state_dict().items()}
     best = progress.best_weights or last
     if world.leads:

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
@@ -28,6 +28,7 @@ from smallvit.training.optim import (
     parameter_groups,
     set_learning_rate,
 )
+from smallvit.training.statistics import Shown, measure_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Stepper:
         self.accumulation = loop.accumulation
         dtype = torch.float32 if device.type == "mps" else torch.float64
         self.sums = torch.zeros(2 + len(objective.numbers), device=device, dtype=dtype)
+        self._settled: int | None = None
         self._bad = torch.tensor(_NEVER, device=device)
         self._step = torch.tensor(0, device=device)
         self._keep = torch.tensor(0.0, device=device)
@@ -203,17 +205,25 @@ class Stepper:
         if first != _NEVER:
             raise NonFiniteError(first)
 
-    @torch.no_grad()
+    @property
     def evaluated(self) -> Objective:
-        """What is validated and saved: the EMA, brought up to date, or else the objective.
+        """What is validated and saved: the EMA as `settle` left it, or else the objective."""
+        return self.objective if self.ema is None else self.ema
 
-        Buffers, such as the statistics of BatchNorm, are not averaged but copied.
+    @torch.no_grad()
+    def settle(self, step: int, shown: Iterable[Shown]) -> None:
+        """Brings the EMA up to date after a step: statistics are measured, other buffers copied.
+
+        Args:
+            step: How many steps were taken.
+            shown: Batches to measure the statistics of batch norm on.
         """
-        if self.ema is None:
-            return self.objective
+        if self.ema is None or self._settled == step:
+            return
         for slow, fast in zip(self.ema.buffers(), self.objective.buffers(), strict=True):
             slow.copy_(fast)
-        return self.ema
+        measure_statistics(self.ema, shown, self.world, self.accumulation)
+        self._settled = step
 
     def _run(self, batch: Batch, mixed: bool) -> None:
         """The step itself; nothing in it waits for a GPU."""
@@ -311,6 +321,7 @@ class Stepper:
             tensor.copy_(old)
         for tensor in tensors[len(saved) :]:
             tensor.zero_()
+        self._settled = None
 
     def state_dict(self) -> dict[str, Tensor]:
         """All tensors that decide how the run goes on."""

@@ -201,7 +201,7 @@ def test_a_late_test_is_cut_short_and_says_so(tmp_path, caplog):
     """At random, and the images that were tested have the logits that they have in a whole test."""
     path = arrays(tmp_path / "a.npz", train=32, val=24, test=700)
     dataset, _, stepper = assemble(tiny(path))
-    objective, world = stepper.evaluated(), stepper.world
+    objective, world = stepper.evaluated, stepper.world
     _, whole = objective.evaluate(dataset, world, late=lambda: False)
     assert whole.count == 700
     _, part = objective.evaluate(dataset, world, late=lambda: True)
