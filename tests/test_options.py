@@ -113,7 +113,8 @@ def test_help_is_grouped_with_the_most_used_first():
     listed = re.findall(r"(?m)^│ (--[\w-]+)", shown)
     assert listed[1:] == [
         *("--image-size", "--val", "--test", "--folds", "--allow", "--fit", "--root", "--download"),
-        *("--model", "--pretrained", "--recipe", "--minutes", "--epochs", "--drloc", "--seed"),
+        *("--model", "--pretrained", "--recipe", "--minutes", "--epochs", "--drloc"),
+        *("--teacher", "--seed"),
         *("--out", "--resume", "--config", "--set", "--watch", "--device", "--deterministic"),
         *("--tensorboard", "--wandb"),
     ]

@@ -93,13 +93,6 @@ def test_how_many_batches(step, batch, expected):
     assert batches_to_measure(step, batch) == expected
 
 
-def test_a_long_average_is_as_good_as_its_weights(source, tmp_path):
-    """With the statistics of the training it would be as bad as guessing here."""
-    config = tiny(source, *AVERAGED, "optim.ema=0.98", "loop.every=60", steps=60)
-    run = train(config, out=tmp_path / "run", shown=False)
-    assert run.evaluation().metrics["accuracy"].value > 0.8
-
-
 def test_resuming_is_exact(source, tmp_path):
     config = tiny(source, *AVERAGED, *RANDOM, "loop.every=3", steps=8)
     whole = train(config, out=tmp_path / "whole", shown=False)
