@@ -13,7 +13,7 @@ from smallvit.cli.options import OPTIONS, RUN, requested, with_options
 from smallvit.cli.terminal import say
 from smallvit.cli.threads import leave_room
 
-_LEFT_OUT = ("--folds", "--drloc")
+_LEFT_OUT = ("--folds", "--drloc", "--teacher")
 SHOWN = tuple(option for option in OPTIONS if option.name not in _LEFT_OUT)
 
 

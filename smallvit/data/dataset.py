@@ -179,9 +179,12 @@ class Dataset:
     @property
     def contents(self) -> str:
         """A hash of all images, whatever their names, their order and their splits."""
-        digests = (samples.survey.digests for samples in self.splits.values())
-        rows = sorted(row.tobytes() for part in digests for row in part)
-        return hashlib.blake2b(b"".join(rows), digest_size=DIGEST).hexdigest()
+        return _hash_of(*self.splits.values())
+
+    @property
+    def tested(self) -> str | None:
+        """A hash of the images of the test split, whatever their order; None if there is none."""
+        return _hash_of(self.splits["test"]) if "test" in self.splits else None
 
     def record(self) -> dict[str, Any]:
         """What a run records of its data, as plain values."""
@@ -197,6 +200,7 @@ class Dataset:
             "fill": FILL,
             "fingerprint": self.fingerprint,
             "contents": self.contents,
+            "tested": self.tested,
             "dropped": [shown(name) for name in self.dropped],
         }
 
@@ -324,6 +328,12 @@ class Dataset:
                 f"{some(failed)}. Replace or remove them, or leave them out with "
                 "`--allow unreadable` (Dataset.readable())"
             )
+
+
+def _hash_of(*parts: Samples) -> str:
+    """Of all images of some splits, whatever their names and their order."""
+    rows = sorted(row.tobytes() for part in parts for row in part.survey.digests)
+    return hashlib.blake2b(b"".join(rows), digest_size=DIGEST).hexdigest()
 
 
 @checked

@@ -139,6 +139,7 @@ def _patch(side: int) -> int:
 def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
     """How many images a model can be trained on in the time there is."""
     price = cost(name, max(size))
+    price = price and price + facts.beside
     rate = None
     if facts.speed and price:
         rate = rate_of(facts.speed, price, _batch(facts, max(size)), facts.device)

@@ -44,6 +44,7 @@ class Facts:
         epochs: The passes that the user requests; None leaves them to the recipe.
         minutes: The time that the user gives.
         speed: Of the device, as `measure_speed` returns it; None if time does not matter.
+        beside: What a step costs beside the model's own work, in the unit of `cost`.
     """
 
     source: str
@@ -62,6 +63,7 @@ class Facts:
     epochs: float | None = None
     minutes: float | None = None
     speed: float | None = None
+    beside: float = 0.0
 
     @classmethod
     def of(cls, dataset: Dataset, audit: Audit, device: str, **requested: Any) -> "Facts":

@@ -18,6 +18,7 @@ from smallvit.recipes.recipes import ADDITIONS, RECIPES
 from smallvit.recipes.speed import INFERENCE, cost, measure_speed, rate_of
 from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
+from smallvit.runs.folder import Run
 from smallvit.text import counted, nearest
 from smallvit.transfer.inputs import inputs_of
 
@@ -188,7 +189,16 @@ def _facts(
         epochs=epochs,
         minutes=minutes,
         speed=speed if timed else None,
+        beside=_teaching(leaf(requested, "loss.teacher")),
     )
+
+
+def _teaching(teacher: str | None) -> float:
+    """What a teacher's pass forward adds to a step, which is counted as three of them."""
+    if not teacher:
+        return 0.0
+    run = Run.open(teacher)
+    return cost(run.info["model"]["name"], max(run.image_size)) / 3
 
 
 def _in_minutes(choice: Choice, facts: Facts) -> str:
@@ -204,6 +214,7 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
         sentence += f", shared by {folds} folds and the model on all images"
     side = max(size) if isinstance(size, tuple) else size
     price = cost(config.model.name, side) if facts.speed and side else 0.0
+    price = price and price + facts.beside
     if not facts.speed or not price:
         return sentence
     rate = rate_of(facts.speed, price, config.loop.batch_size, facts.device)

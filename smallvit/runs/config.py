@@ -445,6 +445,8 @@ def layered(*trees: Mapping[str, Any]) -> dict[str, Any]:
             result = overlaid(result, {"schedule": {"steps": None, "minutes": None}})
             if leaf(result, "schedule.plans"):  # they belong to the steps
                 result = overlaid(result, {"schedule": {"plans": []}})
+        if leaf(tree, "loss.teacher") is not None:  # the hash is that of one teacher
+            result = overlaid(result, {"loss": {"teacher_hash": ""}})
         result = overlaid(result, tree)
     return result
 

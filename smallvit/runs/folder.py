@@ -49,8 +49,8 @@ FINAL = "model"
 _NEW = ".new-run-"
 """How the folders of runs that are being made are called; a process that is killed leaves one."""
 
-#: Where data lies may change; that it is the same data is checked by its fingerprint.
-_MOVABLE = ("data.source", "data.root", "data.download")
+#: Where data and a teacher lie may change; fingerprint and hash tell whether they are the same.
+_MOVABLE = ("data.source", "data.root", "data.download", "loss.teacher")
 
 
 class TakenError(ValueError):
@@ -295,7 +295,7 @@ class Run:
             except ValueError as error:
                 raise ValueError(f"{self.folder / INFO} is damaged: its config: {error}") from error
             different = differences(known, self.config.to_dict())
-            changed = [each for each in different if not each.startswith(_MOVABLE)]
+            changed = [each for each in different if each.partition(" ")[0] not in _MOVABLE]
             if not changed:
                 return
         if changed:

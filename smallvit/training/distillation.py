@@ -5,7 +5,6 @@ image exactly as the model does, mixed and erased, as in "A good teacher is pati
 (arXiv 2106.05237).
 """
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +19,7 @@ from smallvit.runs.config import LossConfig, RunConfig
 from smallvit.runs.folder import WEIGHTS, Run
 from smallvit.text import some
 from smallvit.training.classification import Classification
-
-logger = logging.getLogger(__name__)
+from smallvit.training.objective import find_objective
 
 
 class _Held:
@@ -94,15 +92,16 @@ class Distillation(Classification):
         """With the hash of the teacher's weights, so that no other can take its place."""
         config, notes = super().settled(config, model, dataset)
         teacher = _open_teacher(config.loss, dataset)
-        loss = replace(config.loss, teacher_hash=teacher.hashed(WEIGHTS)[WEIGHTS])
+        folder = str(teacher.folder.resolve())
+        loss = replace(config.loss, teacher=folder, teacher_hash=_hash_of(teacher))
         name = teacher.info["model"]["name"]
         notes = [*notes, f"{name} of {teacher.folder} teaches, and stays as it is"]
-        if not _tested_alike(teacher, dataset):
+        # That it never saw the images which are tested here is certain if it was tested on them.
+        if dataset.tested != teacher.info["data"].get("tested") and dataset.tested:
             notes.append(
-                "the teacher was trained on other images or another split: if it saw images that "
-                "are tested here, the accuracy is too high"
+                "the teacher was tested on other images: if it was trained on some that are tested "
+                "here, the accuracy is too high"
             )
-            logger.warning(notes[-1])
         return replace(config, loss=loss), notes
 
 
@@ -113,10 +112,17 @@ def _open_teacher(loss: LossConfig, dataset: Dataset) -> Run:
         ValueError: There is none, or it cannot teach here.
     """
     if not loss.teacher:
-        raise ValueError("loss.objective is 'distillation': name a finished run with --teacher")
+        raise ValueError(
+            "loss.objective is 'distillation': name a finished run with --teacher, or take "
+            "'classification'"
+        )
     run = Run.open(loss.teacher)
     if not run.finished:
         raise ValueError(f"{run.folder} cannot teach: it is not finished")
+    if not find_objective(run.config.loss.objective).needs_labels:
+        raise ValueError(f"{run.folder} cannot teach: it was trained without labels")
+    if run.image_size != tuple(run.info["model"].get("image_size", ())):
+        raise ValueError(f"{run.folder} is damaged: its model has another image size")
     if run.classes != dataset.classes:
         differ = [name for name in dataset.classes if name not in run.classes]
         what = f"it does not know {some(differ)}" if differ else "its classes are not these"
@@ -126,17 +132,15 @@ def _open_teacher(loss: LossConfig, dataset: Dataset) -> Run:
             f"{run.folder} cannot teach here: its images have {run.card.channels} channels, and "
             f"these {dataset.channels}"
         )
-    if loss.teacher_hash and run.hashed(WEIGHTS)[WEIGHTS] != loss.teacher_hash:
-        raise ValueError(f"{run.folder} is not the teacher that this run began with")
+    if loss.teacher_hash and _hash_of(run) != loss.teacher_hash:
+        raise ValueError(
+            f"{run.folder} is not the teacher that this run began with: its weights are others"
+        )
     return run
 
 
-def _tested_alike(teacher: Run, dataset: Dataset) -> bool:
-    """Whether it is certain that the teacher never saw the images that are tested here."""
-    if "test" not in dataset.splits:
-        return True
-    old, new = teacher.info["data"], dataset.record()
-    if old["fingerprint"] == new["fingerprint"]:
-        return True
-    given = "test" not in {*old.get("made", ()), *new["made"]}
-    return given and old.get("contents") == new["contents"]
+def _hash_of(teacher: Run) -> str:
+    """Of its weights."""
+    if WEIGHTS not in (hashes := teacher.hashed(WEIGHTS)):
+        raise ValueError(f"{teacher.folder} is damaged: it has no {WEIGHTS}")
+    return hashes[WEIGHTS]

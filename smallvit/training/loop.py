@@ -25,7 +25,7 @@ from smallvit.training.log import Log
 from smallvit.training.objective import Objective
 from smallvit.training.optim import is_mixed, learning_rate, position
 from smallvit.training.pace import Pace
-from smallvit.training.statistics import Shown, batches_to_measure
+from smallvit.training.statistics import Shown, batches_needed
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.training.stop import Stop
 
@@ -126,8 +126,8 @@ def _shown(training: Training, step: int) -> Shown:
 def _evaluated(training: Training) -> Objective:
     """What is validated and saved, as it is after the last step."""
     step, stepper = training.progress.step, training.stepper
-    steps = batches_to_measure(step, training.run.config.loop.batch_size)
-    stepper.settle(step, (_shown(training, each) for each in steps))
+    first = max(step - batches_needed(training.run.config.loop.batch_size), 0)
+    stepper.settle(step, lambda: [_shown(training, each) for each in range(first, step)])
     return stepper.evaluated
 
 

@@ -105,6 +105,24 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
+    def divides(self, images: int, passes: int) -> bool:
+        """Whether a batch can be shown in so many equal passes; mixed images stay together."""
+        augment = self.config.augment
+        group = augment.mix_group if augment.mixed else 1
+        return images % passes == 0 and images // passes % group == 0
+
+    def show(
+        self,
+        images: UInt8[Tensor, "B C H W"],
+        labels: Int64[Tensor, " B"],
+        step: Int64[Tensor, ""],
+        positions: Int64[Tensor, " B"],
+        *,
+        mixed: bool,
+    ) -> None:
+        """Shows images to the model as `forward` does, for what it remembers of them."""
+        self(images, labels, step, positions, mixed=mixed)
+
     @classmethod
     def settled(
         cls, config: RunConfig, model: nn.Module, dataset: Dataset

@@ -5,19 +5,22 @@ where these change quickly. With the statistics that the training has gathered i
 normalised wrongly, the more the longer the average is: they are measured again on a few batches.
 """
 
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from smallvit.data.loader import Batch
 from smallvit.training.distributed import World
 from smallvit.training.objective import Objective
 
-_IMAGES = 1_024  # images to measure on, at least
+logger = logging.getLogger(__name__)
+
+_IMAGES = 128  # images to measure on, at least
 _BATCHES = 4  # batches, at least
 
 
@@ -29,43 +32,76 @@ class Shown(NamedTuple):
     mixed: bool
 
 
-def batches_to_measure(step: int, batch_size: int) -> range:
-    """The last steps before one, whose batches are enough."""
-    count = max(_BATCHES, math.ceil(_IMAGES / batch_size))
-    return range(max(step - count, 0), step)
+def batches_needed(batch_size: int) -> int:
+    """How many batches are enough."""
+    return max(_BATCHES, math.ceil(_IMAGES / batch_size))
+
+
+def needs_statistics(objective: Objective) -> bool:
+    """Whether anything is to be measured."""
+    return bool(_norms(objective))
 
 
 @torch.no_grad()
 def measure_statistics(
-    objective: Objective, shown: Iterable[Shown], world: World, passes: int = 1
+    objective: Objective, shown: Sequence[Shown], world: World, passes: int = 1
 ) -> None:
     """Sets the statistics of every batch norm to their means over batches.
 
     Args:
         objective: In evaluation mode; only its batch norms see the batches as in training.
-        shown: The batches; none are asked for where there is no batch norm.
+        shown: The batches.
         world: The processes that share them.
-        passes: In how many parts a batch goes through the model.
+        passes: In how many parts a batch goes through the model; more if memory runs out.
     """
-    norms: list[Any] = [norm for norm in objective.model.modules() if _is_measured(norm)]
-    if not norms:
-        return
+    while True:
+        try:
+            with _measuring(objective):
+                _show(objective, shown, world, passes)
+            break
+        except torch.OutOfMemoryError:
+            if world.size > 1 or not objective.divides(len(shown[0].batch.images), 2 * passes):
+                raise
+        passes *= 2
+        logger.warning("out of memory: statistics are measured in passes half as large")
+        if world.device.type == "cuda":
+            torch.cuda.empty_cache()
+    for norm in _norms(objective):
+        for found in (norm.running_mean, norm.running_var):
+            found.copy_(world.total(found) / world.size)
+
+
+def _show(objective: Objective, shown: Sequence[Shown], world: World, passes: int) -> None:
+    for step, batch, mixed in shown:
+        number = torch.tensor(step, device=world.device)
+        for images, labels, positions in zip(*(each.chunk(passes) for each in batch), strict=True):
+            objective.show(images, labels, number, positions, mixed=mixed)
+
+
+@contextmanager
+def _measuring(objective: Objective) -> Iterator[None]:
+    """Batch norms forget what they know, and then take the mean of all they see."""
+    norms = _norms(objective)
     before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the mean of all
         norm.train()
-    for step, batch, mixed in shown:
-        number = torch.tensor(step, device=world.device)
-        for images, labels, positions in zip(*(each.chunk(passes) for each in batch), strict=True):
-            objective(images, labels, number, positions, mixed=mixed)
-    for norm, (momentum, tracked) in zip(norms, before, strict=True):
-        for found in (norm.running_mean, norm.running_var):
-            found.copy_(world.total(found) / world.size)
-        norm.num_batches_tracked.copy_(tracked)
-        norm.momentum = momentum
-        norm.eval()
+    objective.training = True  # augmentation as in training; its other modules stay as they are
+    try:
+        yield
+    finally:
+        objective.training = False
+        for norm, (momentum, tracked) in zip(norms, before, strict=True):
+            norm.num_batches_tracked.copy_(tracked)
+            norm.momentum = momentum
+            norm.eval()
 
 
-def _is_measured(module: nn.Module) -> bool:
-    return isinstance(module, _BatchNorm) and module.track_running_stats
+def _norms(objective: Objective) -> list[Any]:
+    """The batch norms that keep statistics."""
+    return [
+        module
+        for module in objective.model.modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats
+    ]

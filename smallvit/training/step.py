@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any
@@ -28,7 +28,7 @@ from smallvit.training.optim import (
     parameter_groups,
     set_learning_rate,
 )
-from smallvit.training.statistics import Shown, measure_statistics
+from smallvit.training.statistics import Shown, measure_statistics, needs_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -176,9 +176,8 @@ class Stepper:
                 "out of memory: with several processes choose a smaller batch_size, or more "
                 "accumulation"
             )
-        more, augment = 2 * self.accumulation, self.config.augment
-        group = augment.mix_group if augment.mixed else 1  # images that must stay in one pass
-        if share % more or (share // more) % group:
+        more = 2 * self.accumulation
+        if not self.objective.divides(share, more):
             raise ValueError(
                 f"out of memory, and a step of {share} images in {self.accumulation} passes "
                 "cannot be divided further: choose a smaller model or image_size"
@@ -211,18 +210,19 @@ class Stepper:
         return self.objective if self.ema is None else self.ema
 
     @torch.no_grad()
-    def settle(self, step: int, shown: Iterable[Shown]) -> None:
+    def settle(self, step: int, shown: Callable[[], Sequence[Shown]]) -> None:
         """Brings the EMA up to date after a step: statistics are measured, other buffers copied.
 
         Args:
             step: How many steps were taken.
-            shown: Batches to measure the statistics of batch norm on.
+            shown: Gives the batches to measure the statistics of batch norm on.
         """
         if self.ema is None or self._settled == step:
             return
         for slow, fast in zip(self.ema.buffers(), self.objective.buffers(), strict=True):
             slow.copy_(fast)
-        measure_statistics(self.ema, shown, self.world, self.accumulation)
+        if needs_statistics(self.ema):
+            measure_statistics(self.ema, shown(), self.world, self.accumulation)
         self._settled = step
 
     def _run(self, batch: Batch, mixed: bool) -> None:

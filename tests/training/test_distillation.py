@@ -1,5 +1,6 @@
 """Distillation: a finished run teaches beside the labels."""
 
+import re
 import shutil
 
 import numpy as np
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.recipes.plan import plan
 from smallvit.reporting import report
-from smallvit.runs.config import RunConfig, changes_of
+from smallvit.runs.config import RunConfig, changes_of, layered
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
 from tests.training.makers import RANDOM, arrays, assemble, assert_same_run, tiny
@@ -140,17 +141,74 @@ def test_what_cannot_teach(source, teacher, tmp_path):
         taught(source, teacher, "data.folds=3")
     with pytest.raises(ValueError, match="teacher_share is 2"):
         taught(source, teacher, "loss.teacher_share=2")
+    unlabelled = hybrid(source, "loss.objective=masked")
+    blind = train(unlabelled, out=tmp_path / "blind", shown=False)
+    with pytest.raises(ValueError, match="it was trained without labels"):
+        train(taught(source, blind), out=tmp_path / "a", shown=False)
+    model = teacher.info["model"]
+    wrong = teacher.note(model={**model, "image_size": [32, 32]})
+    with pytest.raises(ValueError, match="its model has another image size"):
+        train(taught(source, wrong), out=tmp_path / "a", shown=False)
+    (teacher.folder / "weights.safetensors").rename(tmp_path / "gone")
+    bare = teacher.note(hashes={})
+    with pytest.raises(ValueError, match=r"damaged: it has no weights\.safetensors"):
+        train(taught(source, bare), out=tmp_path / "a", shown=False)
     teacher.note(status="training")
     with pytest.raises(ValueError, match="it is not finished"):
         train(taught(source, teacher), out=tmp_path / "a", shown=False)
     assert not (tmp_path / "a").exists()
 
 
-def test_a_split_that_the_teacher_may_have_seen_is_noted(teacher, source, tmp_path, caplog):
-    again = arrays(tmp_path / "again.npz", seed=1)
-    run = train(taught(again, teacher, steps=2), out=tmp_path / "run", shown=False)
+def exchanged(source, path):
+    """The same images, some of which are tested here and trained on there."""
+    with np.load(source) as stored:
+        parts = dict(stored)
+    split = parts["split"]
+    split[:8], split[-8:] = "test", "train"
+    np.savez(path, **parts)
+    return path
+
+
+def test_a_split_that_the_teacher_may_have_seen_is_noted(teacher, source, tmp_path):
+    other = arrays(tmp_path / "other.npz", seed=1)
+    swapped = exchanged(source, tmp_path / "swapped.npz")
+    for number, data in enumerate((other, swapped)):
+        run = train(taught(data, teacher, steps=2), out=tmp_path / f"run {number}", shown=False)
+        assert any("the accuracy is too high" in note for note in run.info["notes"])
+    old = {key: value for key, value in teacher.info["data"].items() if key != "tested"}
+    teacher.note(data=old)  # as older versions record it
+    run = train(taught(source, teacher, steps=2), out=tmp_path / "old", shown=False)
     assert any("the accuracy is too high" in note for note in run.info["notes"])
-    assert "the accuracy is too high" in caplog.text
+
+
+def test_a_teacher_may_move(source, teacher, tmp_path, monkeypatch):
+    """A relative path is kept as an absolute one, and another may be written into the config."""
+    monkeypatch.chdir(tmp_path)
+    config = taught(source, teacher, "loss.teacher=teacher", "loop.every=2")
+    run = stopped(config, tmp_path / "run", 3)
+    assert run.config.loss.teacher == str(teacher.folder)
+    monkeypatch.chdir("/")
+    moved = teacher.folder.rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match="is not a run folder"):
+        resume(run.folder, shown=False)
+    path = run.folder / "config.yaml"
+    text = path.read_text()
+    path.write_text(text.replace(str(teacher.folder), str(moved)))
+    assert resume(run.folder, shown=False).finished
+    again = layered(run.config.to_dict(), changes_of([f"loss.teacher={moved}"]))
+    assert again["loss"]["teacher_hash"] == ""
+    path.write_text(text.replace("teacher_share: 0.9", "teacher_share: 0.8"))
+    with pytest.raises(ValueError, match=r"loss\.teacher_share was 0\.9 and is 0\.8"):
+        Run.open(run.folder)
+
+
+def test_only_the_model_is_shown_images_to_measure_on(source, teacher):
+    _, loader, stepper = assemble(taught(source, teacher, "optim.ema=0.9"))
+    asked = []
+    stepper.ema.helpers[0].register_forward_hook(lambda *_: asked.append(None))
+    batch = loader.batch(0)
+    stepper.ema.show(*batch[:2], torch.tensor(0), batch.positions, mixed=False)
+    assert not asked
 
 
 def test_the_option_plans_it(source, teacher, tmp_path):
@@ -158,6 +216,17 @@ def test_the_option_plans_it(source, teacher, tmp_path):
     assert chosen.config.loss.objective == "distillation"
     assert "counts beside the labels" in chosen.reasons["loss.objective"]
     assert plan(source, epochs=1).config.loss.objective == "classification"
+    expected = [
+        plan(source, minutes=1, speed=1e4, changes=changes).reasons["schedule.minutes"]
+        for changes in ({}, {"loss": {"teacher": str(teacher.folder)}})
+    ]
+    alone, beside = (
+        float(re.search(r"about ([\d,]+)", each)[1].replace(",", "")) for each in expected
+    )
+    assert beside < alone
+    with pytest.raises(ValueError, match="is not a run folder"):
+        plan(source, epochs=1, changes={"loss": {"teacher": str(tmp_path / "none")}})
+    assert "--teacher" not in CliRunner().invoke(app, ["pretrain", "--help"]).output
     out = tmp_path / "run"
     words = ["train", str(source), "--teacher", str(teacher.folder), "--out", str(out)]
     result = CliRunner().invoke(app, [*words, "--epochs", "1", "--device", "cpu"])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from smallvit.training import resume, train
-from smallvit.training.statistics import Shown, batches_to_measure
+from smallvit.training.statistics import Shown, batches_needed, measure_statistics
 from tests.training.makers import HYBRID, RANDOM, assemble, assert_same_run, tiny, weights
 from tests.training.test_resume import stopped
 
@@ -34,7 +34,7 @@ def trained(source):
 
 def test_they_are_the_means_over_the_batches(trained):
     stepper, seen = trained
-    stepper.settle(6, seen)
+    stepper.settle(6, lambda: seen)
     found = [(n.running_mean.clone(), n.running_var.clone()) for n in norms_of(stepper.ema)]
     assert found
     other, inputs = copy.deepcopy(stepper.ema), {}
@@ -58,7 +58,7 @@ def test_they_are_the_means_over_the_batches(trained):
 def test_the_training_does_not_notice(trained):
     stepper, seen = trained
     before = {key: value.clone() for key, value in stepper.objective.state_dict().items()}
-    stepper.settle(6, seen)
+    stepper.settle(6, lambda: seen)
     after = stepper.objective.state_dict()
     assert all(torch.equal(value, after[key]) for key, value in before.items())
     assert not any(module.training for module in stepper.ema.modules())
@@ -68,29 +68,59 @@ def test_the_training_does_not_notice(trained):
         assert not torch.equal(slow.running_var, fast.running_var)
 
 
+def refused():
+    raise AssertionError("nothing needs a batch")
+
+
 def test_they_are_measured_once_a_step_and_only_where_they_matter(trained, source):
     stepper, seen = trained
-    stepper.settle(6, seen)
+    stepper.settle(6, lambda: seen)
     first = norms_of(stepper.ema)[0].running_mean.clone()
-    stepper.settle(6, iter(()))
+    stepper.settle(6, refused)
     assert torch.equal(norms_of(stepper.ema)[0].running_mean, first)
-
-    def refused():
-        raise AssertionError("nothing needs a batch")
-        yield
-
     for settings in (("optim.ema=0.9",), (*HYBRID, "optim.ema=0")):
         _, _, plain = assemble(tiny(source, *settings))
-        plain.settle(1, refused())
+        plain.settle(1, refused)
         assert (plain.evaluated is plain.objective) == (plain.ema is None)
 
 
-@pytest.mark.parametrize(
-    ("step", "batch", "expected"),
-    [(500, 32, range(468, 500)), (500, 1024, range(496, 500)), (3, 32, range(3))],
-)
-def test_how_many_batches(step, batch, expected):
-    assert batches_to_measure(step, batch) == expected
+@pytest.mark.parametrize(("batch", "expected"), [(8, 16), (32, 4), (1024, 4)])
+def test_how_many_batches(batch, expected):
+    assert batches_needed(batch) == expected
+
+
+def test_out_of_memory_takes_smaller_passes(trained, monkeypatch, caplog):
+    """And leaves everything as it was where none is small enough."""
+    stepper, seen = trained
+    sizes, show = [], stepper.ema.show
+
+    def short(images, *others, **named):
+        sizes.append(len(images))
+        if len(images) > room:
+            raise torch.OutOfMemoryError
+        show(images, *others, **named)
+
+    monkeypatch.setattr(stepper.ema, "show", short)
+    room = 8
+    measure_statistics(stepper.ema, seen, stepper.world)
+    assert sizes == [32, 16] + 6 * 4 * [8]
+    assert "half as large" in caplog.text
+    room = 4
+    with pytest.raises(torch.OutOfMemoryError):
+        measure_statistics(stepper.ema, seen, stepper.world)
+    assert all(not n.training and n.momentum == 0.1 for n in norms_of(stepper.ema))
+
+
+def test_hidden_parts_are_hidden_while_measuring(source):
+    """An objective that shows other images in evaluation shows those of the training here."""
+    masked = ("loss.objective=masked", "augment.flip=0.5", "augment.mixup=0", "augment.cutmix=0")
+    _, loader, stepper = assemble(tiny(source, *AVERAGED, *masked))
+    used = []
+    for name in ("view", "still"):
+        getattr(stepper.ema, name).register_forward_hook(lambda *_, name=name: used.append(name))
+    stepper.settle(2, lambda: shown(loader, range(2)))
+    assert used == ["view", "view"]
+    assert not stepper.ema.training
 
 
 def test_resuming_is_exact(source, tmp_path):
