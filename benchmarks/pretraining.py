@@ -10,8 +10,7 @@ labels. Scratch sees the labelled images --images times in all, one by one; the 
 much as one with them. Arms:
 
 - scratch: what `auto` plans;
-- tuned: `train --pretrained RUN`, as it plans that;
-- same: the same start, with the optimiser and augmentation that scratch has.
+- begun: `train --pretrained RUN`, as it plans that.
 
 Each run is an ordinary run folder in --out, so that a command that is repeated goes on. Nothing is
 chosen on test images, which are seen once at the end of each run.
@@ -32,7 +31,7 @@ from smallvit.runs import Run
 from smallvit.runs.config import changes_of, layered
 from smallvit.training import resume, train
 
-ARMS = ("scratch", "tuned", "same")
+ARMS = ("scratch", "begun")
 
 
 def finished(folder: Path, changes: dict) -> Run:
@@ -68,13 +67,7 @@ def cell(args: argparse.Namespace, seed: int) -> dict[str, float]:
     start = finished(out / "start", pretraining(unlabelled))
     rest = passes((1 - args.share) * args.images, labelled)
     begun = layered(few, rest, nested("model.pretrained", str(start.folder)))
-    config = scratch.config.to_dict()
-    alike = {key: config[key] for key in ("optim", "augment")}
-    found = {
-        "scratch": scratch,
-        "tuned": finished(out / "tuned", begun),
-        "same": finished(out / "same", layered(begun, alike)),
-    }
+    found = {"scratch": scratch, "begun": finished(out / "begun", begun)}
     accuracy = {arm: run.evaluation().accuracy.value for arm, run in found.items()}
     return {**accuracy, "labelled": labelled, "images": whole}
 

@@ -41,6 +41,7 @@ class Facts:
         tested: Number of images to validate and test on.
         model: The model that the user requests; None leaves it to the recipe.
         inputs: What pretrained weights expect, if the user requests some that say it.
+        unlabelled_start: Whether these were learned without labels.
         epochs: The passes that the user requests; None leaves them to the recipe.
         minutes: The time that the user gives.
         speed: Of the device, as `measure_speed` returns it; None if time does not matter.
@@ -60,6 +61,7 @@ class Facts:
     tested: int = 0
     model: str | None = None
     inputs: Inputs | None = None
+    unlabelled_start: bool = False
     epochs: float | None = None
     minutes: float | None = None
     speed: float | None = None

@@ -20,7 +20,7 @@ from smallvit.runs.config import RunConfig, layered
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import Run
 from smallvit.text import counted, nearest
-from smallvit.transfer.inputs import inputs_of
+from smallvit.transfer.inputs import inputs_of, learned_without_labels
 
 logger = logging.getLogger(__name__)
 
@@ -180,11 +180,13 @@ def _facts(
     if timed and speed is None and epochs is None:
         speed = measure_speed(device)
     pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
+    start = learned_without_labels(pretrained) if pretrained else None
     return Facts.of(
         dataset,
         result,
         device,
-        model=model,
+        model=model or start,
+        unlabelled_start=start is not None,
         inputs=inputs_of(pretrained, model) if pretrained else None,
         epochs=epochs,
         minutes=minutes,

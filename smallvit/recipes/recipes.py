@@ -190,9 +190,12 @@ def demo(facts: Facts) -> Choice:
 
 
 def fine_tuned(choice: Choice, facts: Facts) -> Choice:
-    """Fewer passes, a lower rate that falls towards the first layers, gentler augmentation."""
+    """Fewer passes, a lower rate that falls towards the first layers, gentler augmentation.
+
+    What was learned without labels is changed as much as from scratch: gently tuned it was 11
+    points worse (docs/experiments.md).
+    """
     config = choice.config
-    epochs = float(round(min(max(2e5 / facts.images, 10), 60)))
     data, why = config.data, dict[str, str]()
     if inputs := facts.inputs:
         size = facts.requested_size or inputs.image_size
@@ -202,6 +205,11 @@ def fine_tuned(choice: Choice, facts: Facts) -> Choice:
         if len(inputs.mean) == facts.channels:
             data = replace(data, mean=inputs.mean, std=inputs.std)
             why["data.mean data.std"] = "normalised as the weights expect it"
+    if facts.unlabelled_start:
+        why["model.name"] = f"model {facts.model}: that of the start, which then learns as usual"
+        model = ModelConfig(name="")
+        return choice.changed(replace(config, data=data, model=model), why)
+    epochs = float(round(min(max(2e5 / facts.images, 10), 60)))
     augment = replace(
         config.augment, erasing=0.0, mixup=0.0, cutmix=0.0, policy="none", smoothing=0.1
     )

@@ -38,11 +38,8 @@ def inputs_of(source: str | PathLike[str], name: str | None = None) -> Inputs | 
         None where nothing is known; whether the weights exist is for `start_from` to say.
     """
     path, goal = at_home(source), parse_name(name or "")
-    folder = path if path.is_dir() else path.parent
-    if path.is_dir() and (path / FINAL / INFO).is_file():  # a cross-validation
-        folder = path / FINAL
-    if not str(source).startswith("timm/") and (path.exists() and (folder / INFO).is_file()):
-        info = Run.open(folder).info
+    if run := _run_of(source):
+        info = run.info
         size = leaf(info, "data.image_size")
         mean, std = (tuple(info.get(key, ())) for key in ("mean", "std"))
         return Inputs(as_size(tuple(size)), mean, std) if size else None
@@ -51,6 +48,25 @@ def inputs_of(source: str | PathLike[str], name: str | None = None) -> Inputs | 
             return Inputs(as_size(find_variant(goal.base).image_size))
         return _of_timm(goal)
     return _of_timm(parse_name(str(source)))
+
+
+def learned_without_labels(source: str | PathLike[str]) -> str | None:
+    """The model of weights that `smallvit pretrain` made; None if they are others."""
+    run = _run_of(source)
+    if run is None or not run.config.data.unlabelled:
+        return None
+    name: str | None = leaf(run.info, "model.name")
+    return name
+
+
+def _run_of(source: str | PathLike[str]) -> Run | None:
+    """The run that a source is, or a file of weights in one."""
+    path = at_home(source)
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir() and (path / FINAL / INFO).is_file():  # a cross-validation
+        folder = path / FINAL
+    inside = path.exists() and (folder / INFO).is_file()
+    return Run.open(folder) if inside and not str(source).startswith("timm/") else None
 
 
 def _of_timm(name: Name) -> Inputs | None:

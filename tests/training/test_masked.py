@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from smallvit.cli import app
 from smallvit.data import load_data
+from smallvit.recipes import plan
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
@@ -147,3 +148,27 @@ def test_the_command_and_training_from_it(loose, tmp_path, monkeypatch):
     tuned = Run.open(tmp_path / "tuned")
     assert tuned.evaluation().classes == ("class 0", "class 1", "class 2")
     assert any("head" in note for note in tuned.info["notes"])
+    fresh = plan(labelled, model="cct_2_3x2", epochs=1, changes={"data": {"image_size": 16}}).config
+    assert tuned.config.optim == fresh.optim  # not that of weights which know labels
+    assert tuned.config.augment.policy == fresh.augment.policy
+
+
+def test_a_start_decides_the_model_and_learns_as_usual(source, tmp_path):
+    config = tiny(source, *MASKED, "data.unlabelled=true", steps=2).to_dict()
+    start = RunConfig.from_dict({**config, "model": {"name": "hct2_xs_p4"}})
+    run = train(start, out=tmp_path / "start", shown=False)
+    fresh, begun, labelled = (
+        plan(source, model=model, pretrained=path, epochs=30)
+        for model, path in (
+            ("hct2_xs_p4", None),
+            (None, str(run.folder)),
+            (None, str(train(tiny(source), out=tmp_path / "labelled", shown=False).folder)),
+        )
+    )
+    assert begun.config.optim == fresh.config.optim
+    assert begun.config.augment == fresh.config.augment
+    assert begun.config.optim.optimizer == "muon"
+    assert begun.config.model.name == ""
+    assert "hct2_xs_p4: that of the start" in begun.reasons["model.name"]
+    assert begun.config.data.mean == tuple(run.info["mean"])
+    assert labelled.config.optim.layer_decay == 0.75
