@@ -77,11 +77,11 @@ def talking_backward_whole(
     blocks: tl.constexpr = (n + block_q - 1) // block_q
     length = tl.num_programs(0).to(tl.int64) * (blocks * block_k)
     part = parts + image.to(tl.int64) * (blocks * block_k)
-    k = read_heads(base + inner, keys, token_stride, n, heads, width, block_e, ragged)
-    v = read_heads(base + 2 * inner, keys, token_stride, n, heads, width, block_e, ragged)
     lots = lots_of(seeds, image, threshold, upscale, heads, dropped)
     dk = zeros_of(heads, block_k, block_e)
     dv = zeros_of(heads, block_k, block_e)
+    k = read_heads(base + inner, keys, token_stride, n, heads, width, block_e, ragged)
+    v = read_heads(base + 2 * inner, keys, token_stride, n, heads, width, block_e, ragged)
     for start in range(0, n, block_q):
         queries = start + tl.arange(0, block_q)
         query = queries[None, :]
