@@ -154,19 +154,17 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
         images_per_second=speed,
         seconds=round(seconds, 3),
     )
-    val: dict[str, float] = {}
+    before, val = clock(), dict[str, float]()
     if "val" in training.dataset.splits:
-        before = clock()
         val = validate(training)
-        took = clock() - before
-        training.log.write("val", step=progress.step, **val, seconds=round(took, 3))
-        if training.pace is not None:
-            training.pace.validated(took)
+        training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
         _choose(training, val)
     if config.loop.log_test and "test" in training.dataset.splits:
         world = training.stepper.world
         test = _evaluated(training).validate(training.dataset, "test", world)
         training.log.write("test", step=progress.step, **test)
+    if training.pace is not None:
+        training.pace.validated(clock() - before)
     rate = (clock() - started) / steps  # with validation
     left = rate * (progress.steps - progress.step)
     decides = training.stepper.objective.decides

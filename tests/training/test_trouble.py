@@ -15,6 +15,7 @@ from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
 from smallvit.training import loop, resume, train
 from smallvit.training.budget import plan_steps
+from smallvit.training.classification import Classification
 from smallvit.training.log import Log
 from tests.training.makers import (
     RANDOM,
@@ -232,6 +233,26 @@ def test_another_speed_is_another_plan(source, tmp_path, monkeypatch, logged, la
         rates = [line["lr"] for line in run.log() if line["kind"] == "train"]
         assert rates[-1] < 0.05 * max(rates)
         assert clock.now > 4
+
+
+@pytest.mark.parametrize("val", [(), ("data.val=0",)])
+def test_the_time_of_a_logged_test_is_no_slower_machine(source, tmp_path, monkeypatch, val):
+    """A step takes a second, the test split two at every validation."""
+    clock, real = Clock(), Classification.validate
+
+    def validate(objective, dataset, split, world):
+        clock.now += 2.0 if split == "test" else 0.0
+        return real(objective, dataset, split, world)
+
+    monkeypatch.setattr(Classification, "validate", validate)
+    clock.passes(monkeypatch, lambda step: 1.0)
+    config = minutes(source, 1.5, *val, "loop.log_test=true", "loop.every=15")
+    run = train(config, out=tmp_path / "run", shown=False, clock=clock)
+    assert [line["kind"] for line in run.log()].count("test") >= 4
+    planned = [steps for _, steps in run.config.schedule.plans]
+    assert planned == sorted(planned, reverse=True)  # never "faster than before"
+    assert len(planned) <= 3  # the first test and the last are news
+    assert 0.9 * 90 < clock.now <= 90
 
 
 def test_a_run_whose_plans_changed_is_repeated_exactly(source, tmp_path, monkeypatch):
