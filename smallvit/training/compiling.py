@@ -12,8 +12,9 @@ COMPILING = (
     "--set loop.compiled=false does without"
 )
 _loading: list[threading.Thread] = []
-#: Seconds after which threads take turns while it is loaded or at work. Reading a file lets go of the
-#: interpreter for each part, and would wait Python's usual 5 ms to get it back: thousands of times.
+#: Seconds after which threads take turns while it is loaded or at work. Reading a file lets go of
+#: the interpreter for each part, and would wait Python's usual 5 ms to get it back: thousands of
+#: times.
 _TURN = 1e-4
 
 

@@ -9,9 +9,10 @@ import atexit
 import ctypes
 import gc
 import logging
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -29,10 +30,14 @@ from smallvit.training.step import Stepper
 
 logger = logging.getLogger(__name__)
 
-#: The last one that was begun. One that was interrupted may still be in the compiler.
-_begun: list[threading.Thread] = []
+#: Those that were interrupted, and may still be in the compiler.
+_interrupted: list["Rehearsal"] = []
 #: How often, and every how many seconds, a thread is asked to end before the process does.
-_REQUESTS, _PAUSE = 100, 0.1
+_REQUESTS, _PAUSE = 20, 1.0
+
+
+class _Interrupted(BaseException):
+    """Ends a rehearsal that nobody waits for."""
 
 
 class Rehearsal:
@@ -57,17 +62,15 @@ class Rehearsal:
     ) -> None:
         self.done = False
         self._config, self._dataset, self._world, self._build = config, dataset, world, build
-        on_gpu = world.device.type == "cuda"
+        self._pays = _pays(config, dataset, world)
+        on_gpu = self._pays and world.device.type == "cuda"
         self._gpu = torch.cuda.current_device() if on_gpu else None  # threads choose for themselves
         self._thread = threading.Thread(target=self._run, name="rehearses", daemon=True)
 
     def __enter__(self) -> "Rehearsal":
-        for earlier in _begun:  # both would seed torch's generator
-            earlier.join()
-        _begun.clear()
-        if self._pays():
-            _begun.append(self._thread)
-            atexit.register(self._interrupt, _REQUESTS)
+        while _interrupted:  # it has seeded torch's generator
+            _interrupted.pop().end()
+        if self._pays:
             self._thread.start()
         return self
 
@@ -77,40 +80,40 @@ class Rehearsal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self._interrupt()
+        if not self._thread.is_alive():
             return
-        if self._thread.is_alive():
-            logger.info(COMPILING)
-            try:
+        try:
+            if error is None:
+                logger.info(COMPILING)
                 self._thread.join()
-            except BaseException:  # a second thought: Ctrl-C
+        finally:
+            if self._thread.is_alive():  # after an error, or Ctrl-C just now
                 self._interrupt()
-                raise
-        atexit.unregister(self._interrupt)
+                _interrupted.append(self)
+                atexit.register(self.end)
 
-    def _pays(self) -> bool:
-        if self._world.size > 1 or not self._config.compiles(self._world.device.type):
-            return False
-        with suppress(ValueError):  # of several sizes: refused where they are decoded
-            return not all(map(self._dataset.is_decoded, self._dataset.splits))
-        return False
+    def end(self) -> None:
+        """Has it end where it next runs Python; a process that ended before would crash."""
+        for _ in range(_REQUESTS):
+            self._thread.join(_PAUSE)
+            if not self._thread.is_alive():
+                return
+            self._interrupt()  # again: what the compiler called has swallowed the exception
 
     def _run(self) -> None:
-        with ExitStack() as stack:
-            stack.enter_context(suppress(Exception))
-            wait_for_compiler()
-            stack.enter_context(short_turns())
+        with _silently_interrupted():
+            with suppress(Exception), ExitStack() as stack:
+                wait_for_compiler()
+                stack.enter_context(short_turns())
+                if self._gpu is not None:
+                    stack.enter_context(torch.cuda.device(self._gpu))
+                stack.enter_context(torch.random.fork_rng([] if self._gpu is None else [self._gpu]))
+                self._rehearse()
+                self.done = True
+            gc.collect()
             if self._gpu is not None:
-                stack.enter_context(torch.cuda.device(self._gpu))
-            devices = [] if self._gpu is None else [self._gpu]
-            stack.enter_context(torch.random.fork_rng(devices))
-            self._rehearse()
-            self.done = True
-        gc.collect()
-        if self._gpu is not None:
-            with torch.cuda.device(self._gpu):
-                torch.cuda.empty_cache()
+                with torch.cuda.device(self._gpu):
+                    torch.cuda.empty_cache()
 
     def _rehearse(self) -> None:
         """Goes forward and backward once, with everything as in the first step but the numbers."""
@@ -127,16 +130,32 @@ class Rehearsal:
         on_device = Batch(*(tensor.to(world.device) for tensor in batch))
         stepper.rehearse(on_device, mixed=config.augment.mixed and config.schedule.mixed > 0)
 
-    def _interrupt(self, requests: int = 1) -> None:
-        """Has the thread end where it next runs Python; a process that ended before would crash.
+    def _interrupt(self) -> None:
+        thread = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Interrupted))
 
-        Args:
-            requests: How often to ask: what the compiler calls may swallow the exception.
-        """
-        for _ in range(requests):
-            if not self._thread.is_alive():
-                return
-            thread = ctypes.c_ulong(self._thread.ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
-            if requests > 1:
-                self._thread.join(_PAUSE)
+
+def _pays(config: RunConfig, dataset: Dataset, world: World) -> bool:
+    """Whether there is a step to compile, and meanwhile something to decode."""
+    if world.size > 1 or not config.compiles(world.device.type):
+        return False
+    with suppress(ValueError):  # of several sizes: refused where they are decoded
+        return not all(map(dataset.is_decoded, dataset.splits))
+    return False
+
+
+@contextmanager
+def _silently_interrupted() -> Iterator[None]:
+    """Also in callbacks of weak references, of which compilers have many and Python would tell."""
+    usual = sys.unraisablehook
+
+    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
+        if unraisable.exc_type is not _Interrupted:
+            usual(unraisable)
+
+    sys.unraisablehook = tell
+    try:
+        with suppress(_Interrupted):
+            yield
+    finally:
+        sys.unraisablehook = usual

@@ -276,13 +276,13 @@ def _read_data(
     objective = find_objective(config.loss.objective)
     with world.first():
         data = open_data(config.data, progress=bar) if dataset is None else dataset
+        if checked and world.leads:
+            audited = audited or audit(data)
+            if not objective.needs_labels:
+                findings = tuple(f for f in audited.findings if f.code not in _ABOUT_LABELS)
+                audited = replace(audited, findings=findings)
+            audited.check(config.data.allow)
         with Rehearsal(config, data, world, lambda: build(data)) as rehearsal:
-            if checked and world.leads:
-                audited = audited or audit(data)
-                if not objective.needs_labels:
-                    findings = tuple(f for f in audited.findings if f.code not in _ABOUT_LABELS)
-                    audited = replace(audited, findings=findings)
-                audited.check(config.data.allow)
             for split in data.splits:
                 data.pixels(split, progress=bar)
     # Machines may keep the same data in different places.
