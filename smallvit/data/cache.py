@@ -108,11 +108,6 @@ def _own(folder: Path) -> list[Path]:
     return [path for path in files if path.is_file() and not path.is_symlink()]
 
 
-def has(key: str) -> bool:
-    """Whether there is an entry of a key, whole or damaged."""
-    return (directory() / f"{key}.npy").is_file()
-
-
 def stored(
     key: str,
     shape: tuple[int, ...],

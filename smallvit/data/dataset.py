@@ -134,7 +134,9 @@ class Dataset:
             OSError: The cache cannot be written.
         """
         samples = self.split(split)
-        if not isinstance(samples.images, tuple) and self._is_shown(samples.images):
+        if not isinstance(samples.images, tuple) and (
+            samples.images.shape[1:] == (*self.image_size, self.channels)
+        ):
             return np.ascontiguousarray(samples.images.transpose(0, 3, 1, 2))
         return cache.stored(
             self._key(samples),
@@ -142,17 +144,6 @@ class Dataset:
             lambda: self._decoded(samples, split, progress),
             {"source": shown(self.source), "split": split, "fit": self.fit},
         )
-
-    def is_decoded(self, split: str) -> bool:
-        """Whether `pixels` of a split has no work to do, as far as can be told without opening it.
-
-        Raises:
-            ValueError: The images have several sizes, and none was chosen.
-        """
-        samples = self.split(split)
-        if not isinstance(samples.images, tuple) and self._is_shown(samples.images):
-            return True
-        return cache.has(self._key(samples))
 
     @cached_property
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -305,10 +296,6 @@ class Dataset:
                 kept = keep(samples.labels, groupings, fraction=share, seed=seed)
                 splits[name] = samples.select(np.flatnonzero(kept))
         return replace(self, splits=MappingProxyType(splits))
-
-    def _is_shown(self, images: UInt8[np.ndarray, "N H W C"]) -> bool:
-        """Whether decoded images are shown as they are."""
-        return images.shape[1:] == (*self.image_size, self.channels)
 
     def _key(self, samples: Samples) -> str:
         text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "

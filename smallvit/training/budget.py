@@ -24,14 +24,8 @@ _STATISTICS = 4e-5  # seconds per tested image, for intervals and predictions
 _WRITING = 0.5  # seconds, for weights and other files
 
 
-def limit_batch(
-    config: RunConfig, dataset: Dataset, world: World, *, told: bool = True
-) -> RunConfig:
-    """The config with a batch that is not larger than the training split.
-
-    Args:
-        told: Whether to say that it is a smaller one.
-    """
+def limit_batch(config: RunConfig, dataset: Dataset, world: World) -> RunConfig:
+    """The config with a batch that is not larger than the training split."""
     count, batch = len(dataset.split("train")), config.loop.batch_size
     if batch <= count:
         return config
@@ -48,8 +42,7 @@ def limit_batch(
             f"{count} training images are too few for images that are shown {config.loop.repeats} "
             f"times in {counted(world.size, 'process', 'processes')}: {unit} are needed"
         )
-    if told:
-        logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
+    logger.warning("batch_size %d is larger than the training split: %d now", batch, smaller)
     return replace(config, loop=replace(config.loop, batch_size=smaller, accumulation=1))
 
 

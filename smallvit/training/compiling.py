@@ -3,35 +3,26 @@
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
-#: What is said before something has to wait for it.
-COMPILING = (
-    "compiling the step: up to two minutes the first time, less once it is cached; "
-    "--set loop.compiled=false does without"
-)
 _loading: list[threading.Thread] = []
-#: Seconds after which threads take turns while it is loaded or at work. Reading a file lets go of
-#: the interpreter for each part, and would wait Python's usual 5 ms to get it back: thousands of
-#: times.
+#: Seconds after which threads take turns while it is loaded. Reading a file lets go of the
+#: interpreter for each part, and would wait Python's usual 5 ms to get it back: thousands of times.
 _TURN = 1e-4
-
-
-@contextmanager
-def short_turns() -> Iterator[None]:
-    """Has threads that read images wait less for a thread that is always busy."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(_TURN, usual))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
 
 
 def _load() -> None:
     """Imports the compiler, and starts the processes in which it compiles."""
-    with short_turns(), suppress(Exception):  # whoever compiles will hear of it
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(_TURN, usual))
+    try:
+        _import()
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _import() -> None:
+    with suppress(Exception):  # whoever compiles will hear of it
         importlib.import_module("torch._dynamo")
         importlib.import_module("torch._inductor.compile_fx")
         helpers = importlib.import_module("torch._inductor.async_compile").AsyncCompile

@@ -18,7 +18,7 @@ from smallvit.layers.blocks import Block, Stack
 from smallvit.layers.tokenizers import ConvTokenizer
 from smallvit.runs.checkpoint import below
 from smallvit.runs.config import RunConfig
-from smallvit.training.compiling import COMPILING, wait_for_compiler
+from smallvit.training.compiling import wait_for_compiler
 from smallvit.training.distributed import World
 from smallvit.training.objective import Objective
 from smallvit.training.optim import (
@@ -69,7 +69,6 @@ class Stepper:
         config: The run's: optimiser, EMA, passes per step, how to compute, seed of dropout.
         objective: From images to a loss.
         world: The processes that share the work.
-        rehearsed: Whether its programs are there, see `Rehearsal`: nothing is said of compiling.
 
     Attributes:
         optimiser: Of everything in the objective that is trained.
@@ -78,9 +77,7 @@ class Stepper:
         sums: Over the images since `take_means`: the loss, the objective's numbers, the images.
     """
 
-    def __init__(
-        self, config: RunConfig, objective: Objective, world: World, *, rehearsed: bool = False
-    ) -> None:
+    def __init__(self, config: RunConfig, objective: Objective, world: World) -> None:
         self.config, self.objective, self.world = config, objective, world
         loop, device, on_gpu = config.loop, world.device, world.device.type == "cuda"
         wait_for_compiler()  # what follows may import it too
@@ -106,7 +103,7 @@ class Stepper:
         self.compiled = config.compiles(device.type)
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
-        self._tells = not rehearsed and (self.compiled or (on_gpu and loop.compiled is None))
+        self._tells = self.compiled or (on_gpu and loop.compiled is None)
         self._graphs: dict[bool, tuple[Any, Batch]] = {}
         self._pass = _Pass(objective)
         self._draw_paths = objective.path_draws
@@ -147,7 +144,8 @@ class Stepper:
         self._seed_dropout(step)
         if self._tells:
             logger.info(
-                COMPILING
+                "compiling the step: up to two minutes the first time, less once it is cached; "
+                "--set loop.compiled=false does without"
                 if self.compiled
                 else "the step is not compiled: in so few minutes waiting for it would not pay; "
                 "--set loop.compiled=true compiles it"
@@ -227,13 +225,8 @@ class Stepper:
             measure_statistics(self.ema, shown(), self.world, self.accumulation)
         self._settled = step
 
-    def rehearse(self, batch: Batch, *, mixed: bool) -> None:
-        """Does all of a step that is compiled: no weight changes, and gradients are dropped."""
-        self._differentiate(batch, mixed)
-        self.optimiser.zero_grad(set_to_none=True)
-
-    def _differentiate(self, batch: Batch, mixed: bool) -> tuple[Tensor, Tensor]:
-        """Forward and backward: the mean loss, and the sums of the objective's numbers."""
+    def _run(self, batch: Batch, mixed: bool) -> None:
+        """The step itself; nothing in it waits for a GPU."""
         self.optimiser.zero_grad(set_to_none=True)
         loss = torch.zeros_like(self._keep)
         numbers = torch.zeros(len(self.objective.numbers), device=loss.device)
@@ -247,11 +240,6 @@ class Stepper:
                 self.scaler.scale(mean).backward()
             loss += mean.detach()
             numbers += sums.detach()
-        return loss, numbers
-
-    def _run(self, batch: Batch, mixed: bool) -> None:
-        """The step itself; nothing in it waits for a GPU."""
-        loss, numbers = self._differentiate(batch, mixed)
         # All processes stop at the same step: the others would wait for one that has left.
         if loss.device.type == "cpu" and self.world.any(not torch.isfinite(loss)):
             raise NonFiniteError(int(self._step), untouched=True)

@@ -31,7 +31,6 @@ from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
 from smallvit.training.objective import find_objective, make_objective
 from smallvit.training.optim import freeze
-from smallvit.training.rehearsal import Rehearsal
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.transfer.start import start_from
 
@@ -80,15 +79,7 @@ def train(
         set_determinism(config.loop.deterministic)
         folder = world.agree(Path(out) if out is not None else _next_folder(config))
         check_writable(folder)
-        dataset, rehearsed = _read_data(
-            config,
-            world,
-            dataset,
-            lambda data: build_model(config, data)[0],
-            shown=shown,
-            checked=True,
-            audited=audited,
-        )
+        dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
         config = limit_batch(config, dataset, world)
         config = replace(config, data=replace(config.data, image_size=dataset.image_size))
         model, notes = build_model(config, dataset)
@@ -97,7 +88,7 @@ def train(
         config, more = find_objective(config.loss.objective).settled(config, model, dataset)
         loader = make_loader(config, dataset, world)
         objective = make_objective(config, model, dataset, world)
-        stepper = Stepper(config, objective, world, rehearsed=rehearsed)
+        stepper = Stepper(config, objective, world)
         steps, every, pace = plan_steps(
             config, dataset, loader, stepper, started=started, clock=clock
         )
@@ -160,15 +151,12 @@ def resume(
         require_loggers(config)
         set_determinism(config.loop.deterministic)
         readable = replace(config, data=replace(config.data, download=download))
-        dataset, rehearsed = _read_data(
-            readable, world, None, lambda _: _rebuilt(run), shown=shown, checked=False
-        )
+        dataset = _read_data(readable, world, None, shown=shown, checked=False)
         run.check_data(dataset)
         checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
         model = _rebuilt(run) if checkpoint else build_model(config, dataset)[0]
         loader = make_loader(config, dataset, world)
-        objective = make_objective(config, model, dataset, world)
-        stepper = Stepper(config, objective, world, rehearsed=rehearsed)
+        stepper = Stepper(config, make_objective(config, model, dataset, world), world)
         progress = Progress(steps=config.schedule.steps, plans=list(config.schedule.plans))
         if checkpoint:
             progress, tensors = checkpoint
@@ -262,33 +250,31 @@ def _read_data(
     config: RunConfig,
     world: World,
     dataset: Dataset | None,
-    build: Callable[[Dataset], nn.Module],
     *,
     shown: bool,
     checked: bool,
     audited: Audit | None = None,
-) -> tuple[Dataset, bool]:
-    """The data, decoded, and if wanted checked; and whether the step was compiled meanwhile.
+) -> Dataset:
+    """The data, decoded, and if wanted checked.
 
     The first process does all of it; the others then find survey and pixels in the cache.
     """
     bar = shown and world.leads and sys.stderr.isatty()
     objective = find_objective(config.loss.objective)
     with world.first():
-        data = open_data(config.data, progress=bar) if dataset is None else dataset
+        dataset = open_data(config.data, progress=bar) if dataset is None else dataset
         if checked and world.leads:
-            audited = audited or audit(data)
+            audited = audited or audit(dataset)
             if not objective.needs_labels:
                 findings = tuple(f for f in audited.findings if f.code not in _ABOUT_LABELS)
                 audited = replace(audited, findings=findings)
             audited.check(config.data.allow)
-        with Rehearsal(config, data, world, lambda: build(data)) as rehearsal:
-            for split in data.splits:
-                data.pixels(split, progress=bar)
+        for split in dataset.splits:
+            dataset.pixels(split, progress=bar)
     # Machines may keep the same data in different places.
     shared = replace(config, data=replace(config.data, source="", root=None))
-    world.compare(data=data.fingerprint, config=hash_bytes(shared.to_yaml().encode()))
-    return data, rehearsal.done
+    world.compare(data=dataset.fingerprint, config=hash_bytes(shared.to_yaml().encode()))
+    return dataset
 
 
 def build_model(config: RunConfig, dataset: Dataset) -> tuple[nn.Module, list[str]]:
