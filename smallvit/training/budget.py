@@ -181,8 +181,8 @@ def _measure(
         return (clock() - started) / max(count, 1)
 
     validated, tested = (len(dataset.splits.get(name, ())) for name in ("val", "test"))
-    often = validated + (tested if config.loop.log_test else 0)
-    validation = settling + often * per_image(objective.precision) if often else 0.0
+    seen = validated + (tested if config.loop.log_test else 0)
+    validation = settling + seen * per_image(objective.precision) if seen else 0.0
     # After the last step the validation images come once more, and some of them for calibration.
     end = (validation or settling) + _WRITING
     if not objective.needs_labels:  # nothing is tested
