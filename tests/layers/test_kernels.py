@@ -348,6 +348,24 @@ class TestPromises:
             case.run(fused_attention)
 
     @pytest.mark.parametrize("kind", [{"biased": True}, {"talking": True}])
+    def test_a_graph_holds_only_what_torch_caches(self, kind):
+        """A call of our own class in it made every start compile anew."""
+        graphs = []
+
+        def backend(graph, _):
+            graphs.append(graph)
+            return graph
+
+        case = Case(1, 8, 2, 16, **kind)
+        torch._dynamo.reset()
+        case.run(torch.compile(fused_attention, fullgraph=True, backend=backend))
+        calls = [n.target for g in graphs for n in g.graph.nodes if n.op == "call_function"]
+        assert calls
+        assert not [
+            call for call in calls if getattr(call, "__module__", "").startswith("smallvit")
+        ]
+
+    @pytest.mark.parametrize("kind", [{"biased": True}, {"talking": True}])
     def test_compiles_in_one_piece(self, kind):
         case = Case(2, 18, 2, 16, dropout=0.2, **kind)
         expected = case.run(fused_attention)

@@ -145,5 +145,5 @@ def fused_attention(
         factor,
         masked,
         dropout,
-        windows,
+        list(windows),  # a named tuple in a graph keeps torch from caching it
     )[0]
