@@ -27,8 +27,9 @@ from smallvit.evaluation import logits_of
 
 #: More convolutions than hct2_xl_p4 has by itself, and the whole step compiled.
 _DEEPER = (
-    "loop.regional=false loop.batch_size=1024 optim.muon_lr=0.02 model.options.merge_residuals=1 "
-    "model.options.activation=gelu augment.policy=none augment.mixup=0"
+    "loop.regional=false loop.batch_size=1024 optim.muon_lr=0.02 optim.muon_decay=1 "
+    "model.options.merge_residuals=1 model.options.activation=gelu augment.policy=none "
+    "augment.mixup=0"
 )
 _ERASED = "augment.erasing=0.5 augment.erasing_area=[0.1,0.2]"
 CASES = {

@@ -235,6 +235,16 @@ def test_auto_chooses_by_time():
     assert chosen("auto", device="cpu", model="hct_s_p8").optim.optimizer == "muon"
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("epochs", [1.0, 10.0, 80.0, 600.0])
+def test_auto_forgets_equally_often_in_runs_of_any_length(device, epochs):
+    """With one decay for all, 600 epochs learned less than 60."""
+    config = chosen("auto", device=device, images=50_000, epochs=epochs)
+    optim, steps = config.optim, epochs * 50_000 / config.loop.batch_size
+    forgotten = optim.muon_lr * steps * optim.muon_decay
+    assert forgotten == pytest.approx(16, rel=0.05) or (forgotten < 16 and optim.muon_decay == 1)
+
+
 def test_auto_compiles_less_where_a_gpu_has_little_time():
     gpu = {"device": "cuda", "speed": RECORDED["cuda"], "epochs": None}
     assert chosen("auto", minutes=5, **gpu).loop.regional

@@ -38,6 +38,9 @@ _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 6
 #: longer for 128 than for 64, since larger images get larger patches; a model that is requested
 #: does not.
 _SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 10, 160: 400}}
+#: How often a run may forget: learning rate · decay · steps of Muon, which remembers for 1 / (rate ·
+#: decay) steps. From 10 to 20 it learns most, far beyond that it learns little (docs/experiments.md).
+_FORGETTING = 16.0
 #: Passes from which mirroring, crops, mixing and more pay: an image that is seen once is new.
 _MIRRORING, _CROPPING, _MIXING, _STRONG = 2, 10, 25, 120
 
@@ -186,10 +189,11 @@ def _optim(name: str, steps: float, batch: int) -> OptimConfig:
     ema = 0.999 if steps > 20_000 else 0.99
     if not _is_ours(name):
         return OptimConfig(lr=1e-3, weight_decay=0.05, clip=1.0, ema=ema)
+    rate = 0.02 if steps < 1_000 else 0.014 if batch > 256 else 0.01
     return OptimConfig(
         optimizer="muon",
-        muon_lr=0.02 if steps < 1_000 else 0.014 if batch > 256 else 0.01,
-        muon_decay=1.0,
+        muon_lr=rate,
+        muon_decay=min(1.0, float(f"{_FORGETTING / (rate * max(steps, 1)):.2g}")),
         lr=3e-3,
         weight_decay=0.0,
         betas=(0.9, 0.99),
