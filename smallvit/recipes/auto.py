@@ -38,8 +38,8 @@ _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 6
 #: longer for 128 than for 64, since larger images get larger patches; a model that is requested
 #: does not.
 _SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 10, 160: 400}}
-#: How often a run may forget: learning rate · decay · steps of Muon, which remembers for 1 / (rate ·
-#: decay) steps. From 10 to 20 it learns most, far beyond that it learns little (docs/experiments.md).
+#: How often a run forgets: learning rate · decay · steps of Muon, which remembers for 1 / (rate ·
+#: decay) steps. With 10 to 20 it learns most, with far more little (docs/experiments.md).
 _FORGETTING = 16.0
 #: Passes from which mirroring, crops, mixing and more pay: an image that is seen once is new.
 _MIRRORING, _CROPPING, _MIXING, _STRONG = 2, 10, 25, 120
