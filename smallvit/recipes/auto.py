@@ -42,7 +42,7 @@ _SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 10, 160: 400}}
 #: decay) steps. With 10 to 20 it learns most, with far more little (docs/experiments.md).
 _FORGETTING = 16.0
 #: Passes from which mirroring, crops, mixing and more pay: an image that is seen once is new.
-_MIRRORING, _CROPPING, _MIXING, _STRONG = 2, 10, 25, 120
+_MIRRORING, _CROPPING, _MIXING, _STRONG = 2, 10, 25, 100
 
 
 @dataclass(frozen=True)
