@@ -109,14 +109,13 @@ class Predictor:
         _check_several(images)
         if not len(images):
             return np.empty((0, len(self.classes)), np.float32)
-        pixels = [self._prepare(number, image) for number, image in enumerate(images)]
+        pixels = []
+        for number, image in enumerate(images):
+            try:
+                pixels.append(self.card.prepare(as_decoded(image)))
+            except UnreadableError as error:
+                raise UnreadableError(f"image {number}: {error}") from error
         return self.logits_of_prepared(np.stack(pixels), flip=flip)
-
-    def _prepare(self, number: int, image: AnyImage) -> UInt8[np.ndarray, "h w C"]:
-        try:
-            return self.card.prepare(as_decoded(image))
-        except UnreadableError as error:
-            raise UnreadableError(f"image {number}: {error}") from error
 
     def logits_of_prepared(
         self, pixels: UInt8[np.ndarray, "N h w C"], *, flip: bool = False
