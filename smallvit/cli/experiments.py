@@ -320,8 +320,7 @@ def _work(
 
 def _end(folder: Path) -> None:
     """Says where the page is, and whether something failed."""
-    from smallvit.experiments import read_outcomes
-    from smallvit.experiments.conclusions import FIGURE, PAGE
+    from smallvit.experiments import FIGURE, PAGE, read_outcomes
 
     for name in (FIGURE, PAGE):
         if (folder / name).is_file():

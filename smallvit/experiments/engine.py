@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -353,12 +353,3 @@ def _commit() -> str:
         if done.returncode:
             return ""
     return done.stdout.strip()
-
-
-def seeded(row: str, changes: Mapping[str, Any], seeds: int, *, first: int = 0) -> Iterator[Member]:
-    """The members of one row: the same with one seed after the other.
-
-    The splits stay as they are: `data.seed` does not change.
-    """
-    for seed in range(first, first + seeds):
-        yield Member(row=row, seed=seed, changes=overlaid(changes, {"seed": seed}))

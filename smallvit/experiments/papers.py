@@ -194,57 +194,43 @@ def find_row(key: str) -> Published:
     return known[key]
 
 
-def _spt_seen(images: int) -> int:
-    return 100 * (3 * images // 128) * 128
-
-
 def _spt_rows() -> Iterator[Published]:
-    about: dict[str, Any] = {"paper": SPT, "recipe": "spt-lsa", "chosen": _BEST}
     for family, (names, datasets) in _SPT_TABLE.items():
-        for data, values in datasets.items():
+        for data, (plain, both) in datasets.items():
             base = names[data == "tiny-imagenet"]
-            for key, model, value in (
-                (family, base, values[0]),
-                (f"sl-{family}", f"{base}+spt+lsa", values[1]),
-            ):
-                seen = _spt_seen(COUNTS[data])
-                yield Published(
-                    key=f"{data}/{key}",
-                    data=data,
-                    model=model,
-                    images_seen=seen,
-                    accuracy=value,
-                    **about,
-                )
-    for key, (addons, options, both) in _ABLATION.items():
-        for data, base, value in zip(
-            ("cifar100", "tiny-imagenet"), ("vit_9_p4", "vit_9_p8"), both, strict=True
+            yield _spt_row(f"{data}/{family}", data, base, plain)
+            yield _spt_row(f"{data}/sl-{family}", data, f"{base}+spt+lsa", both)
+    for key, (addons, options, accuracies) in _ABLATION.items():
+        changes = {"model": {"options": options}} if options else {}
+        for data, base, accuracy in zip(
+            ("cifar100", "tiny-imagenet"), ("vit_9_p4", "vit_9_p8"), accuracies, strict=True
         ):
-            yield Published(
-                key=f"{data}/{key}",
-                data=data,
-                model=base + addons,
-                images_seen=_spt_seen(COUNTS[data]),
-                accuracy=value,
-                changes={"model": {"options": options}} if options else {},
-                **about,
-            )
-    for data, values in _QUARTER.items():
+            yield _spt_row(f"{data}/{key}", data, base + addons, accuracy, changes=changes)
+    quarter: dict[str, Any] = {
+        "part": 4,
+        "changes": {"data": {"limit": 0.25}},
+        "note": "Which quarter the paper trains on, and for how long, is not published.",
+    }
+    for data, (plain, both) in _QUARTER.items():
         base = _SPT_TABLE["swin"][0][data == "tiny-imagenet"]
-        for key, model, value in (
-            ("swin", base, values[0]),
-            ("sl-swin", f"{base}+spt+lsa", values[1]),
-        ):
-            yield Published(
-                key=f"{data}-quarter/{key}",
-                data=data,
-                model=model,
-                images_seen=_spt_seen(COUNTS[data] // 4),
-                accuracy=value,
-                changes={"data": {"limit": 0.25}},
-                note="Which quarter the paper trains on, and for how long, is not published.",
-                **about,
-            )
+        yield _spt_row(f"{data}-quarter/swin", data, base, plain, **quarter)
+        yield _spt_row(f"{data}-quarter/sl-swin", data, f"{base}+spt+lsa", both, **quarter)
+
+
+def _spt_row(
+    key: str, data: str, model: str, accuracy: float, *, part: int = 1, **more: Any
+) -> Published:
+    return Published(
+        key=key,
+        paper=SPT,
+        data=data,
+        model=model,
+        recipe="spt-lsa",
+        images_seen=100 * (3 * (COUNTS[data] // part) // 128) * 128,
+        accuracy=accuracy,
+        chosen=_BEST,
+        **more,
+    )
 
 
 def _drloc_rows() -> Iterator[Published]:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from smallvit.experiments.conclusions import PAGE
+from smallvit.experiments import PAGE
 from smallvit.pages import code_hash
 from smallvit.reporting.report import REPORT, page_code
 from smallvit.server.app import add_refusals, page_app

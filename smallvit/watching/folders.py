@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from smallvit.config_io import leaf
-from smallvit.experiments.conclusions import PAGE
+from smallvit.experiments import PAGE
 from smallvit.experiments.engine import SET
 from smallvit.reporting.report import REPORT
 from smallvit.runs.checks import check_info
