@@ -22,7 +22,7 @@ from typing import IO, Annotated, Any
 from smallvit.arguments import Between, checked
 from smallvit.extras import require
 from smallvit.files import writing
-from smallvit.inference.predicting import Row
+from smallvit.inference.predictor import Row
 from smallvit.text import shown
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -170,8 +170,8 @@ class Folders:
 
     def _run(self, name: str, folder: Path, now: float) -> Watched:
         """One run; whatever is wrong with its folder must not hide the others."""
-        run = Watched(name=name, state="damaged", changed=_changed(folder))
-        run = replace(run, report=is_plain_file(folder / REPORT))
+        report = is_plain_file(folder / REPORT)
+        run = Watched(name=name, state="damaged", changed=_changed(folder), report=report)
         try:
             return self._described(run, folder, now)
         except (ValueError, OSError, OverflowError) as error:
