@@ -4,6 +4,7 @@ Folders may be a stranger's, or damaged: what cannot be read is said beside the 
 followed, and files larger than a training writes are left alone.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -186,6 +187,9 @@ class Folders:
         timed = [float(each["seconds"]) for each in lines if number(each.get("seconds"))]
         vals = [number(each.get("accuracy")) for each in lines if each["kind"] == "val"]
         speeds = [number(each.get("images_per_second")) for each in lines]
+        accuracy = None
+        with contextlib.suppress(ValueError, OSError):  # not tested yet, or damaged
+            accuracy = self._kept(folder / EVALUATION, _read_accuracy)
         return replace(
             run,
             state="damaged" if problem else state,
@@ -197,7 +201,7 @@ class Folders:
             seconds=math.fsum(timed),
             images_per_second=next((each for each in reversed(speeds) if each is not None), None),
             val=next((each for each in reversed(vals) if each is not None), None),
-            accuracy=self._accuracy(folder),
+            accuracy=accuracy,
             problem=problem,
         )
 
@@ -215,12 +219,6 @@ class Folders:
             members=len(members) if isinstance(members, list) else 0,
             finished=len(finished),
         )
-
-    def _accuracy(self, folder: Path) -> float | None:
-        try:
-            return self._kept(folder / EVALUATION, _read_accuracy)
-        except (ValueError, OSError):
-            return None
 
     def _log(self, folder: Path) -> tuple[list[Line], str]:
         """The whole lines of a log up to a damaged one, and what is wrong with that."""
