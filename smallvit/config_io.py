@@ -184,6 +184,15 @@ def leaf(tree: Any, path: str) -> Any:
     return tree
 
 
+def flattened(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The values of a tree by their paths."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = _join(path, str(key))
+        flat |= flattened(value, name) if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
 def assignment(text: str) -> dict[str, Any]:
     """`optim.lr=3e-4` as a partial tree."""
     path, equals, value = text.partition("=")

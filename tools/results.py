@@ -15,7 +15,7 @@ from smallvit.experiments.curve import figure_of
 from smallvit.experiments.papers import COMPACT, DRLOC, SPT, Published
 from smallvit.experiments.reproduce import overview
 from smallvit.experiments.results import CurveResult, Result, read_curve, read_results
-from smallvit.reporting.figure import figure_svg
+from smallvit.reporting.report import figure_svg
 
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS = ROOT / "docs" / "results.md", ROOT / "results"

@@ -12,6 +12,7 @@ from smallvit.cli.app import app, refusal, typed
 from smallvit.cli.options import OPTIONS, RUN, requested, with_options
 from smallvit.cli.showing import columns_that_fit, renderables, showing
 from smallvit.cli.terminal import say
+from smallvit.config_io import leaf, nested, overlaid
 
 if TYPE_CHECKING:
     from smallvit.experiments.cluster import Place
@@ -107,11 +108,9 @@ def compare(
 
     settings = _settings(context, SHARED, changes)
     wanted = None
-    if settings.get("data", {}).get("source"):
+    if leaf(settings, "data.source"):
         wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
-    elif out is not None:
-        _refuse_settings(context)
-    _end(_work("compare", wanted, out, on=on, cores=cores))
+    _end(_work(context, wanted, out, on=on, cores=cores))
 
 
 @app.command()
@@ -130,13 +129,11 @@ def ablate(
 
     settings = _settings(context, ABLATED, changes)
     wanted = None
-    if settings.get("data", {}).get("source"):
+    if leaf(settings, "data.source"):
         wanted, impossible = ablate_set(settings, seeds=seeds, command=typed())
         for row, reason in impossible.items():
             say(f"{row} is left out: {reason}", err=True)
-    elif out is not None:
-        _refuse_settings(context)
-    _end(_work("ablate", wanted, out, on=on, cores=cores))
+    _end(_work(context, wanted, out, on=on, cores=cores))
 
 
 @app.command()
@@ -170,13 +167,11 @@ def curve(
 
     settings = _settings(context, SHARED, changes)
     wanted = None
-    if settings.get("data", {}).get("source"):
+    if leaf(settings, "data.source"):
         wanted = curve_set(
             settings, models or [], shares=_numbers(shares), seeds=seeds, command=typed()
         )
-    elif out is not None:
-        _refuse_settings(context)
-    folder = _work("curve", wanted, out, on=on, cores=cores)
+    folder = _work(context, wanted, out, on=on, cores=cores)
     if result is not None:
         from smallvit.experiments import read_outcomes
         from smallvit.experiments.curve import make_curves, result_of
@@ -224,7 +219,6 @@ def reproduce(
     **_: Any,
 ) -> None:
     """Train a row of the papers' tables, and show ours beside the published number."""
-    from smallvit.config_io import nested, overlaid
     from smallvit.experiments import read_outcomes, reproduce_set
     from smallvit.experiments.engine import read_set
     from smallvit.experiments.reproduce import result_of
@@ -242,9 +236,7 @@ def reproduce(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
         )
         out = out or Path("runs") / "reproduce" / row.replace("/", "-")
-    elif out is not None:
-        _refuse_settings(context)
-    folder = _work("reproduce", wanted, out, on=on, cores=cores)
+    folder = _work(context, wanted, out, on=on, cores=cores)
     outcomes = read_outcomes(folder)
     if any(each.state == "finished" for each in outcomes):
         kept = write_result(results, result_of(read_set(folder), outcomes))
@@ -285,22 +277,29 @@ def _numbers(text: str | None) -> list[float]:
 
 
 def _work(
-    kind: str,
+    context: typer.Context,
     wanted: "RunSet | None",
     out: Path | None,
     *,
     on: str | None,
     cores: int | None,
 ) -> Path:
-    """Trains what is missing of a set, and says what it shows; its folder."""
+    """Trains what is missing of a set, the wanted one or that in `out`, and says what it shows.
+
+    Returns:
+        Its folder.
+    """
     from rich.console import Console
 
     from smallvit.experiments import begin, conclude
     from smallvit.runs.folder import new_folder
 
+    kind = str(context.command.name)
     if wanted is None and out is None:
         what = "which row? Name one, or see --list" if kind == "reproduce" else "which data?"
         raise refusal(f"{what}; or give the folder of an unfinished set with --out")
+    if wanted is None:
+        _refuse_settings(context)
     if out is None:
         assert wanted is not None
         out = new_folder(Path(str(wanted.facts.get("data", "data"))).name, kind)
@@ -321,8 +320,7 @@ def _work(
 
 def _end(folder: Path) -> None:
     """Says where the page is, and whether something failed."""
-    from smallvit.experiments import read_outcomes
-    from smallvit.experiments.conclusions import FIGURE, PAGE
+    from smallvit.experiments import FIGURE, PAGE, read_outcomes
 
     for name in (FIGURE, PAGE):
         if (folder / name).is_file():

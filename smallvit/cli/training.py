@@ -163,7 +163,7 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
 
 def _show(run: "Run") -> None:
     """How good the model is, what may help, and where it is."""
-    from smallvit.reporting.advice import advise
+    from smallvit.reporting.narrative import advise
 
     if not run.finished:
         raise typer.Exit(130)

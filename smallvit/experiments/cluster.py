@@ -211,7 +211,6 @@ class _Calls:
         """Takes one message of each task that has one."""
         ready, _ = self._ray.wait(list(self.running), timeout=_SECONDS, fetch_local=False)
         for call in ready:
-            member = self.running[call]
             try:
                 message = self._ray.get(next(call))
             except self._ray.exceptions.RayTaskError as error:  # not the run: our own code
@@ -219,9 +218,10 @@ class _Calls:
             except (self._ray.exceptions.RayError, StopIteration) as error:
                 self._lose(call, error)
             else:
-                self._take(call, member, message)
+                self._take(call, message)
 
-    def _take(self, call: Any, member: Member, message: Message) -> None:
+    def _take(self, call: Any, message: Message) -> None:
+        member = self.running[call]
         if message.place is not None:
             if message.version != smallvit.__version__:
                 self._ray.cancel(call, force=True)

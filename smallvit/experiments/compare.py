@@ -1,22 +1,24 @@
 """`compare`: models under the same data, splits and budget, and which of them is better."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 
 from smallvit.arguments import Between, checked
 from smallvit.config_io import leaf, nested, overlaid
-from smallvit.evaluation import Estimate
-from smallvit.experiments.engine import Member, Outcome, RunSet, seeded
-from smallvit.experiments.rows import Row, evaluations_of, make_rows
-from smallvit.experiments.specs import changes_for, listed
+from smallvit.experiments.engine import Member, Outcome, RunSet
+from smallvit.experiments.rows import Row, evaluations_of, make_rows, tell_p, verdicts
+from smallvit.files import at_home
+from smallvit.models.names import check_name
 from smallvit.recipes import Plan, plan
 from smallvit.reporting.charts import Chart, Point
 from smallvit.reporting.comparing import points
 from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
 from smallvit.runs.config import BUDGET
-from smallvit.text import counted, shown
+from smallvit.text import counted, shown, some
+
+PRETRAINED, DRLOC = "pretrained:", "+drloc"
 
 _SAMPLES = 40
 
@@ -32,7 +34,7 @@ def compare_set(
 
     Args:
         settings: A partial config that all share; its seed is the first one's.
-        models: Names, as `smallvit.experiments.specs` reads them.
+        models: Names, as `changes_for` reads them.
         seeds: Trainings of each.
         command: For the record: what was typed.
 
@@ -51,9 +53,56 @@ def compare_set(
     return RunSet(kind="compare", members=tuple(members), facts=facts, command=command)
 
 
+def listed(models: Iterable[str]) -> list[str]:
+    """Names that may be joined by commas, one by one.
+
+    Raises:
+        ValueError: One is listed twice, or there is none.
+    """
+    names = [name.strip() for text in models for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError("which models? Name some with --models, separated by commas")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{some(twice)} is listed twice: name every model once")
+    return names
+
+
+def changes_for(spec: str) -> dict[str, Any]:
+    """The partial config of a model's name: `vit_9_p4+spt+lsa+drloc`, `resnet18`, `auto`.
+
+    DRLoc is an option of the run, so that it may follow any name. A pretrained start is a run
+    folder or a name of timm's, `pretrained:SOURCE`, or with a name before it, as in
+    `cct_7_3x1+pretrained:cct.pth`, a checkpoint.
+
+    Raises:
+        ValueError: There is no such model, or a pretrained start is not there.
+    """
+    name = spec.removesuffix(DRLOC)
+    loss: dict[str, Any] = {"loss": {"drloc": "auto"}} if name != spec else {}
+    if PRETRAINED in name:
+        model, _, source = name.partition(PRETRAINED)
+        # What looks like a path must be there; anything else is a name that timm may know.
+        if source.startswith((".", "/", "~")) and not at_home(source).exists():
+            raise ValueError(f"{shown(spec)}: there is no file or run folder {shown(source)}")
+        start: dict[str, Any] = {"model": {"pretrained": source}}
+        if model := model.removesuffix("+"):
+            start["model"]["name"] = str(check_name(model))
+        return overlaid(loss, start)
+    if name != "auto":
+        check_name(name)
+    return overlaid(loss, {"model": {"name": name}})
+
+
 def members_of(row: str, changes: Mapping[str, Any], seeds: int) -> list[Member]:
-    """The members of a row; the first seed is the settings' own."""
-    return list(seeded(row, changes, seeds, first=int(leaf(changes, "seed") or 0)))
+    """The members of a row: the same with one seed after the other, the settings' own first.
+
+    The splits stay as they are: `data.seed` does not change.
+    """
+    first = int(leaf(changes, "seed") or 0)
+    return [
+        Member(row=row, seed=seed, changes=overlaid(changes, {"seed": seed}))
+        for seed in range(first, first + seeds)
+    ]
 
 
 def with_splits(settings: Mapping[str, Any], planned: Plan) -> dict[str, Any]:
@@ -125,76 +174,6 @@ def record_of(runs: RunSet) -> dict[str, str]:
     return {name: text for name, text in record.items() if text}
 
 
-def verdicts(rows: Sequence[Row]) -> list[str]:
-    """What can be concluded, a sentence each: first the whole, then each row against the first."""
-    known = [row for row in rows if row.accuracy is not None]
-    if not known:
-        return ["Cannot tell: nothing has been tested yet."]
-    base, others = known[0], [row for row in known[1:] if row.versus is not None]
-    sentences = [_sentence(row, base) for row in others]
-    failed = [row for row in rows if row.accuracy is None and row.errors]
-    sentences += [f"{row.name}: cannot tell, all of its runs failed." for row in failed]
-    return [*_overall(base, others), *sentences]
-
-
-def _overall(base: Row, others: Sequence[Row]) -> list[str]:
-    """The answer to "which one?", where there is one."""
-    if not others:
-        return []
-    better = [row for row in others if row.verdict == "better"]
-    if better:
-        best = max(better, key=_mean)
-        rivals = [row for row in better if row is not best]
-        beside = f"; whether it beats {_names(rivals)} was not tested" if rivals else ""
-        return [f"{best.name} is better than {base.name} here{beside}."]
-    if all(row.verdict == "worse" for row in others):
-        return [f"{base.name} is the best of these {len(others) + 1} here."]
-    open_rows = [row for row in others if row.verdict == "cannot tell"]
-    best = max((base, *open_rows), key=_mean)
-    fastest = max((base, *open_rows), key=lambda row: row.images_per_second or 0.0)
-    faster = (fastest.images_per_second or 0.0) > 1.2 * (best.images_per_second or 0.0)
-    hint = f" Of these {fastest.name} trains fastest." if faster else ""
-    return [
-        f"Cannot tell which of {_names((base, *open_rows))} is best: the differences may be "
-        f"chance.{hint}"
-    ]
-
-
-def _mean(row: Row) -> float:
-    assert row.accuracy is not None
-    return row.accuracy.value
-
-
-def _names(rows: Sequence[Row]) -> str:
-    *most, last = [row.name for row in rows]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _sentence(row: Row, base: Row) -> str:
-    assert row.versus is not None
-    assert row.p is not None
-    gap, seeds = row.versus.difference, row.versus.seeds
-    numbers = f"{points(gap.value)} points ({points(gap.low)} to {points(gap.high)})"
-    if seeds < 2:
-        return (
-            f"{row.name} against {base.name}: cannot tell. These two trained models differ by "
-            f"{numbers} on other images, p {tell_p(row.p)}, but each was trained once, and another "
-            "seed may turn that round: use --seeds 3."
-        )
-    if row.verdict == "cannot tell":
-        reason = "the few test images" if row.versus.from_seeds < 0.5 else "the few seeds"
-        return (
-            f"{row.name} against {base.name}: cannot tell. The difference of {numbers} may be "
-            f"chance, p {tell_p(row.p)}; most of the uncertainty comes from {reason}."
-        )
-    return f"{row.name} is {row.verdict} than {base.name}: {numbers}, p {tell_p(row.p)}."
-
-
-def tell_p(p: float) -> str:
-    """A p-value as people read it."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
-
-
 def table_of(rows: Sequence[Row], *, title: str, versus: str) -> Table:
     """All rows with their numbers."""
     columns = (
@@ -204,19 +183,21 @@ def table_of(rows: Sequence[Row], *, title: str, versus: str) -> Table:
     cells = []
     for row in rows:
         gap = row.versus.difference if row.versus else None
+        apart = f"{points(gap.value)} ({points(gap.low)} to {points(gap.high)})" if gap else "–"
+        done, wanted = len(row.accuracies), len(row.outcomes)
         cells.append(
             (
                 Cell(text=row.name),
-                percent_cell(row.accuracy.value if row.accuracy else None),
-                percent_cell(row.deviation, unit=""),
-                interval_cell(row.accuracy),
-                Cell(text=_gap(gap), sort=gap.value if gap else -9.0),
+                Cell.percent(row.accuracy.value if row.accuracy else None),
+                Cell.percent(row.deviation, unit=""),
+                Cell.bounds(row.accuracy),
+                Cell(text=apart, sort=gap.value if gap else -9.0),
                 Cell(text="–" if row.p is None else tell_p(row.p), sort=2 if not row.p else row.p),
-                number_cell(row.minutes, "{:.1f}"),
-                size_cell(row.images_per_second),
-                size_cell(row.parameters),
-                size_cell(row.flops),
-                Cell(text=_seeds(row), sort=float(len(row.accuracies))),
+                Cell.number(row.minutes, "{:.1f}"),
+                Cell.size(row.images_per_second),
+                Cell.size(row.parameters),
+                Cell.size(row.flops),
+                Cell(text=f"{done}" if done == wanted else f"{done} of {wanted}", sort=float(done)),
             )
         )
     return Table(
@@ -231,45 +212,6 @@ def table_of(rows: Sequence[Row], *, title: str, versus: str) -> Table:
     )
 
 
-def _gap(gap: Estimate | None) -> str:
-    if gap is None:
-        return "–"
-    return f"{points(gap.value)} ({points(gap.low)} to {points(gap.high)})"
-
-
-def _seeds(row: Row) -> str:
-    done, wanted = len(row.accuracies), len(row.outcomes)
-    return f"{done}" if done == wanted else f"{done} of {wanted}"
-
-
-def percent_cell(value: float | None, unit: str = " %") -> Cell:
-    """A share."""
-    return number_cell(None if value is None else 100 * value, "{:.1f}" + unit)
-
-
-def interval_cell(estimate: Estimate | None) -> Cell:
-    """The interval of a share."""
-    if estimate is None:
-        return Cell(text="–", sort=-1.0)
-    text = f"{100 * estimate.low:.1f}–{100 * estimate.high:.1f}"
-    return Cell(text=text, sort=estimate.low, interval=estimate)
-
-
-def number_cell(value: float | None, form: str) -> Cell:
-    """A number; a dash where there is none."""
-    return Cell(text="–", sort=-1.0) if value is None else Cell(text=form.format(value), sort=value)
-
-
-def size_cell(value: float | None) -> Cell:
-    """A large number in thousands, millions or billions."""
-    if value is None:
-        return Cell(text="–", sort=-1.0)
-    for size, letter in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if value >= size:
-            return Cell(text=f"{value / (1e3 if size == 1e4 else size):.3g}{letter}", sort=value)
-    return Cell(text=f"{value:,.0f}", sort=value)
-
-
 def seeds_table(rows: Sequence[Row]) -> Table:
     """Every run, for those who want to see the spread."""
     cells = []
@@ -279,8 +221,8 @@ def seeds_table(rows: Sequence[Row]) -> Table:
             cells.append(
                 (
                     Cell(text=row.name),
-                    number_cell(float(outcome.member.seed), "{:.0f}"),
-                    percent_cell(accuracies.get(outcome.member.seed)),
+                    Cell.number(float(outcome.member.seed), "{:.0f}"),
+                    Cell.percent(accuracies.get(outcome.member.seed)),
                     Cell(text=outcome.state),
                     Cell(text=outcome.member.folder),
                 )
@@ -297,8 +239,8 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     if ends:
         charts.append(
             accuracy_over(
-                {name: [(row.minutes or 0.0, _mean(row))] for name, row in ends.items()},
-                intervals={name: [row.accuracy] for name, row in ends.items() if row.accuracy},
+                {name: [(row.minutes or 0.0, row.tested.value)] for name, row in ends.items()},
+                intervals={name: [row.tested] for name, row in ends.items()},
                 title="Test accuracy and time",
                 x_label="minutes of training",
                 joined=False,

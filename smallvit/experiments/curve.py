@@ -1,21 +1,19 @@
 """`curve`: accuracy against the number of training images, and what more of them would bring."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from smallvit.arguments import checked
 from smallvit.config_io import leaf, overlaid
-from smallvit.evaluation import Estimate
 from smallvit.evaluation.paired import same_images
 from smallvit.evaluation.power_law import PowerLaw, fit_power_law
 from smallvit.evaluation.seeds import hits_of
 from smallvit.experiments import compare
-from smallvit.experiments.engine import Member, Outcome, RunSet
+from smallvit.experiments.engine import Outcome, RunSet
 from smallvit.experiments.results import CurveOfModel, CurvePoint, CurveResult
 from smallvit.experiments.rows import Row, evaluations_of, make_rows
-from smallvit.experiments.specs import changes_for, listed
 from smallvit.recipes import plan
 from smallvit.reporting.charts import Chart
 from smallvit.reporting.comparing import points
@@ -60,7 +58,7 @@ def curve_set(
 
     Args:
         settings: A partial config that all share.
-        models: Names, as `smallvit.experiments.specs` reads them; none is the settings' own.
+        models: Names, as `compare.changes_for` reads them; none is the settings' own.
         shares: Of the training images; by default doublings from a sixteenth on, as far as a
             class keeps a few images.
         seeds: Trainings of each.
@@ -70,7 +68,7 @@ def curve_set(
         ValueError: A name is not known, the data cannot be read, or there are too few shares.
     """
     own = leaf(settings, "model.name") or "auto"
-    changes = {name: changes_for(name) for name in listed(models or [own])}
+    changes = {name: compare.changes_for(name) for name in compare.listed(models or [own])}
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
     count, classes = len(planned.dataset.split("train")), len(planned.dataset.classes)
     enough = [share for share in SHARES if share * count >= _PER_CLASS * classes]
@@ -84,15 +82,16 @@ def curve_set(
     if chosen[0] <= 0 or chosen[-1] > 1:
         raise ValueError(f"shares are {chosen}: allowed are numbers above 0 and up to 1")
     settings = compare.with_splits(settings, planned)
+    rows = [(row_name(name, share), name, share) for name in changes for share in chosen]
     members = []
-    for name, change in changes.items():
-        for share in chosen:
-            row = compare.members_of(row_name(name, share), overlaid(settings, change), seeds)
-            members += [_limited(member, share) for member in row]
+    for row, name, share in rows:
+        for member in compare.members_of(row, overlaid(settings, changes[name]), seeds):
+            limit = {"data": {"limit": share, "limit_seed": member.seed}}
+            members.append(replace(member, changes=overlaid(member.changes, limit)))
     facts = {
         "data": planned.dataset.source,
         "budget": compare.tell_budget(settings),
-        "rows": {row_name(name, s): [name, s] for name in changes for s in chosen},
+        "rows": {row: [name, share] for row, name, share in rows},
     }
     return RunSet(kind="curve", members=tuple(members), facts=facts, command=command)
 
@@ -102,37 +101,29 @@ def row_name(model: str, share: float) -> str:
     return f"{model} with {100 * share:.4g} %"
 
 
-def _limited(member: Member, share: float) -> Member:
-    data = {"limit": share, "limit_seed": member.seed}
-    changes = overlaid(member.changes, {"data": data})
-    return Member(row=member.row, seed=member.seed, changes=changes)
-
-
 def make_curves(runs: RunSet, outcomes: Sequence[Outcome]) -> list[Curve]:
     """The curve of each model, with its law."""
     rows = {row.name: row for row in make_rows(outcomes)}
     named: dict[str, list[tuple[int, Row]]] = {}
     for name, (model, _) in runs.facts["rows"].items():
-        row = rows[name]
+        row, found = rows[name], named.setdefault(model, [])
         if row.accuracy is not None:
             counts = [run.info["data"]["counts"]["train"] for run in row.runs]
-            named.setdefault(model, []).append((round(sum(counts) / len(counts)), row))
-        else:
-            named.setdefault(model, [])
+            found.append((round(sum(counts) / len(counts)), row))
     return [_fitted(model, sorted(each, key=lambda p: p[0])) for model, each in named.items()]
 
 
 def _fitted(model: str, found: list[tuple[int, Row]]) -> Curve:
-    curve = Curve(model=model, points=tuple(found))
     evaluations = {count: list(evaluations_of(row).values()) for count, row in found}
+    firsts = [each[0] for each in evaluations.values()]
+    law, why = None, ""
     if len(evaluations) < 3:
         why = f"only {counted(len(evaluations), 'number')} of images could be trained"
-        return Curve(model=model, points=curve.points, why=why)
-    first = next(iter(evaluations.values()))[0]
-    if not all(same_images(first, each[0]) for each in evaluations.values()):
-        return Curve(model=model, points=curve.points, why="the test images are not the same")
-    law = fit_power_law({count: hits_of(each) for count, each in evaluations.items()})
-    return Curve(model=model, points=curve.points, law=law)
+    elif not all(same_images(firsts[0], each) for each in firsts):
+        why = "the test images are not the same"
+    else:
+        law = fit_power_law({count: hits_of(each) for count, each in evaluations.items()})
+    return Curve(model=model, points=tuple(found), law=law, why=why)
 
 
 def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str, Any]]:
@@ -143,7 +134,7 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     charts = [figure_of(result_of(data, runs, curves))] if rows else []
     sheet = Sheet(
         title=f"Would more images help? {data}",
-        lead=tuple(sentence for curve in curves for sentence in _answers(curve)),
+        lead=tuple(_answer(curve) for curve in curves),
         notes=(
             "Every seed draws its own choice of images, the smaller ones within the larger ones; "
             "all are tested on the same images. A forecast follows a power law fitted to these "
@@ -158,28 +149,23 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     return sheet, {"kind": "curve", "models": [_plain(curve) for curve in curves]}
 
 
-def _accuracy(row: Row) -> Estimate:
-    assert row.accuracy is not None
-    return row.accuracy
-
-
-def _answers(curve: Curve) -> list[str]:
+def _answer(curve: Curve) -> str:
     """What twice the images would bring."""
     law = curve.law
     if law is None:
-        return [f"{curve.model}: cannot tell what more images would bring: {curve.why}."]
+        return f"{curve.model}: cannot tell what more images would bring: {curve.why}."
     gain, most = law.gain(), law.counts[-1]
     now = curve.points[-1][1]
     range_text = f"{points(gain.value)} points ({points(gain.low)} to {points(gain.high)})"
     sentence = (
         f"{curve.model}: with twice the images ({2 * most:,} instead of {most:,}) expect "
-        f"{range_text} on top of {100 * _accuracy(now).value:.1f} %."
+        f"{range_text} on top of {100 * now.tested.value:.1f} %."
     )
     if law.seeds < 2:
         sentence += " Each was trained once, so that the interval leaves out what seeds change."
     if gain.low < 0.0005:
         sentence += " These runs cannot tell whether more images would help at all."
-    return [sentence]
+    return sentence
 
 
 def _table(curves: Sequence[Curve]) -> Table:
@@ -190,12 +176,12 @@ def _table(curves: Sequence[Curve]) -> Table:
             cells.append(
                 (
                     Cell(text=curve.model),
-                    compare.number_cell(float(count), "{:,.0f}"),
-                    compare.percent_cell(_accuracy(row).value),
-                    compare.percent_cell(row.deviation, unit=""),
-                    compare.interval_cell(row.accuracy),
-                    compare.percent_cell(fitted.value if fitted else None),
-                    compare.number_cell(row.minutes, "{:.1f}"),
+                    Cell.number(float(count), "{:,.0f}"),
+                    Cell.percent(row.tested.value),
+                    Cell.percent(row.deviation, unit=""),
+                    Cell.bounds(row.accuracy),
+                    Cell.percent(fitted.value if fitted else None),
+                    Cell.number(row.minutes, "{:.1f}"),
                 )
             )
         if curve.law:
@@ -204,12 +190,12 @@ def _table(curves: Sequence[Curve]) -> Table:
             cells.append(
                 (
                     Cell(text=f"{curve.model}, forecast"),
-                    compare.number_cell(float(more), "{:,.0f}"),
-                    compare.percent_cell(forecast.value),
-                    compare.percent_cell(None),
-                    compare.interval_cell(forecast),
-                    compare.percent_cell(forecast.value),
-                    compare.number_cell(None, ""),
+                    Cell.number(float(more), "{:,.0f}"),
+                    Cell.percent(forecast.value),
+                    Cell.percent(None),
+                    Cell.bounds(forecast),
+                    Cell.percent(forecast.value),
+                    Cell.number(None, ""),
                 )
             )
     columns = ("model", "images", "accuracy", "± std", "95 % interval", "law", "minutes")
@@ -230,7 +216,7 @@ def result_of(title: str, runs: RunSet, curves: Sequence[Curve]) -> CurveResult:
                 points=tuple(
                     CurvePoint(
                         images=count,
-                        accuracy=_accuracy(row),
+                        accuracy=row.tested,
                         accuracies=row.accuracies,
                         minutes=row.minutes,
                         images_seen=row.images_seen,

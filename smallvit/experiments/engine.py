@@ -13,23 +13,19 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from smallvit.arguments import checked
 from smallvit.config_io import differences, from_plain, overlaid, to_plain
-from smallvit.files import read_json, without_links, write_json
+from smallvit.files import read_json, write_json
 from smallvit.recipes import plan
 from smallvit.runs.folder import INFO, Run, refuse_taken
+from smallvit.runs.lock import locked
 from smallvit.text import some
 from smallvit.training import resume, train
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
@@ -332,12 +328,11 @@ def alone(folder: Path) -> Iterator[None]:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("a set of runs is trained in one process: start it without torchrun")
-    with open(folder / LOCK, "a", opener=without_links) as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ValueError(f"another process is training in {folder}: wait for it") from error
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(folder / LOCK))
+        except ValueError as error:
+            raise ValueError(f"another process is training in {folder}: wait for it") from error
         yield
 
 
@@ -353,12 +348,3 @@ def _commit() -> str:
         if done.returncode:
             return ""
     return done.stdout.strip()
-
-
-def seeded(row: str, changes: Mapping[str, Any], seeds: int, *, first: int = 0) -> Iterator[Member]:
-    """The members of one row: the same with one seed after the other.
-
-    The splits stay as they are: `data.seed` does not change.
-    """
-    for seed in range(first, first + seeds):
-        yield Member(row=row, seed=seed, changes=overlaid(changes, {"seed": seed}))

@@ -59,53 +59,22 @@ COUNTS = {
     "flowers102": 2_040,
 }
 
-#: The models at 32 and at 64 pixels, then plain and with SPT and LSA on each dataset.
-_SPT_TABLE: dict[str, tuple[tuple[str, str], dict[str, tuple[float, float]]]] = {
-    "vit": (
-        ("vit_9_p4", "vit_9_p8"),
-        {
-            "cifar10": (93.58, 94.53),
-            "cifar100": (73.81, 76.92),
-            "svhn": (97.82, 97.79),
-            "tiny-imagenet": (57.07, 61.07),
-        },
-    ),
-    "t2t": (
-        ("t2t_12", "t2t_12"),
-        {
-            "cifar10": (95.30, 95.57),
-            "cifar100": (77.00, 77.36),
-            "svhn": (97.90, 97.91),
-            "tiny-imagenet": (60.57, 61.83),
-        },
-    ),
-    "cait": (
-        ("cait_24_p4", "cait_24_p8"),
-        {
-            "cifar10": (94.91, 95.81),
-            "cifar100": (76.89, 80.32),
-            "svhn": (98.13, 98.28),
-            "tiny-imagenet": (64.37, 67.18),
-        },
-    ),
-    "pit": (
-        ("pit_tiny_p2", "pit_tiny_p4"),
-        {
-            "cifar10": (94.24, 95.88),
-            "cifar100": (74.99, 79.00),
-            "svhn": (97.83, 97.93),
-            "tiny-imagenet": (60.25, 62.91),
-        },
-    ),
-    "swin": (
-        ("swin_tiny_p2", "swin_tiny_p4"),
-        {
-            "cifar10": (94.46, 95.93),
-            "cifar100": (76.87, 79.99),
-            "svhn": (97.72, 97.92),
-            "tiny-imagenet": (60.87, 64.95),
-        },
-    ),
+#: The models of the SPT paper at 32 and at 64 pixels.
+_SPT_MODELS = {
+    "vit": ("vit_9_p4", "vit_9_p8"),
+    "t2t": ("t2t_12", "t2t_12"),
+    "cait": ("cait_24_p4", "cait_24_p8"),
+    "pit": ("pit_tiny_p2", "pit_tiny_p4"),
+    "swin": ("swin_tiny_p2", "swin_tiny_p4"),
+}
+_SPT_DATA = ("cifar10", "cifar100", "svhn", "tiny-imagenet")
+#: On each dataset, plain and with SPT and LSA.
+_SPT_TABLE = {
+    "vit": ((93.58, 73.81, 97.82, 57.07), (94.53, 76.92, 97.79, 61.07)),
+    "t2t": ((95.30, 77.00, 97.90, 60.57), (95.57, 77.36, 97.91, 61.83)),
+    "cait": ((94.91, 76.89, 98.13, 64.37), (95.81, 80.32, 98.28, 67.18)),
+    "pit": ((94.24, 74.99, 97.83, 60.25), (95.88, 79.00, 97.93, 62.91)),
+    "swin": ((94.46, 76.87, 97.72, 60.87), (95.93, 79.99, 97.92, 64.95)),
 }
 
 #: Parts of SPT and LSA in ViT: options, then CIFAR-100 and Tiny-ImageNet.
@@ -119,57 +88,23 @@ _ABLATION: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
 #: Swin on a quarter of the training images, plain and with SPT and LSA.
 _QUARTER = {"cifar10": (83.4, 90.2), "cifar100": (54.0, 62.7), "tiny-imagenet": (39.4, 44.0)}
 
-#: Models at 224 pixels from scratch, without and with the loss.
-_DRLOC_TABLE: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {
-    "cvt-13": (
-        "cvt_13",
-        {
-            "cifar10": (89.0, 90.3),
-            "cifar100": (73.5, 74.5),
-            "flowers102": (54.3, 56.3),
-            "svhn": (91.5, 95.4),
-        },
-    ),
-    "swin-t": (
-        "swin_t",
-        {
-            "cifar10": (59.5, 83.9),
-            "cifar100": (53.3, 66.2),
-            "flowers102": (34.5, 39.4),
-            "svhn": (71.6, 94.2),
-        },
-    ),
-    "t2t-14": (
-        "t2t_14",
-        {
-            "cifar10": (84.2, 87.6),
-            "cifar100": (65.2, 68.0),
-            "flowers102": (31.7, 34.4),
-            "svhn": (95.4, 96.5),
-        },
-    ),
+_DRLOC_DATA = ("cifar10", "cifar100", "flowers102", "svhn")
+#: Models at 224 pixels from scratch on each dataset, without and with the loss.
+_DRLOC_TABLE = {
+    "cvt-13": ("cvt_13", (89.0, 73.5, 54.3, 91.5), (90.3, 74.5, 56.3, 95.4)),
+    "swin-t": ("swin_t", (59.5, 53.3, 34.5, 71.6), (83.9, 66.2, 39.4, 94.2)),
+    "t2t-14": ("t2t_14", (84.2, 65.2, 31.7, 95.4), (87.6, 68.0, 34.4, 96.5)),
 }
 
 #: The same Swin-T after ImageNet.
 _DRLOC_TUNED = {"cifar10": (97.95, 98.37), "flowers102": (98.03, 98.21)}
 
-_COMPACT_TABLE: dict[str, tuple[str, dict[str, float]]] = {
-    "vit-lite-7-4": (
-        "vit_lite_7_p4",
-        {"cifar10": 93.6, "cifar100": 73.9, "fashion-mnist": 95.2, "mnist": 99.8},
-    ),
-    "cvt-7-4": (
-        "compact_vit_7_p4",
-        {"cifar10": 94.0, "cifar100": 76.5, "fashion-mnist": 95.3, "mnist": 99.8},
-    ),
-    "cct-2-3x2": (
-        "cct_2_3x2",
-        {"cifar10": 89.8, "cifar100": 66.9, "fashion-mnist": 94.1, "mnist": 99.7},
-    ),
-    "cct-7-3x1": (
-        "cct_7_3x1",
-        {"cifar10": 96.53, "cifar100": 80.92, "fashion-mnist": 95.6, "mnist": 99.8},
-    ),
+_COMPACT_DATA = ("cifar10", "cifar100", "fashion-mnist", "mnist")
+_COMPACT_TABLE = {
+    "vit-lite-7-4": ("vit_lite_7_p4", (93.6, 73.9, 95.2, 99.8)),
+    "cvt-7-4": ("compact_vit_7_p4", (94.0, 76.5, 95.3, 99.8)),
+    "cct-2-3x2": ("cct_2_3x2", (89.8, 66.9, 94.1, 99.7)),
+    "cct-7-3x1": ("cct_7_3x1", (96.53, 80.92, 95.6, 99.8)),
 }
 
 #: CCT-7/3x1 for longer: CIFAR-10, CIFAR-100.
@@ -194,66 +129,52 @@ def find_row(key: str) -> Published:
     return known[key]
 
 
-def _spt_seen(images: int) -> int:
-    return 100 * (3 * images // 128) * 128
-
-
 def _spt_rows() -> Iterator[Published]:
-    about: dict[str, Any] = {"paper": SPT, "recipe": "spt-lsa", "chosen": _BEST}
-    for family, (names, datasets) in _SPT_TABLE.items():
-        for data, values in datasets.items():
-            base = names[data == "tiny-imagenet"]
-            for key, model, value in (
-                (family, base, values[0]),
-                (f"sl-{family}", f"{base}+spt+lsa", values[1]),
-            ):
-                seen = _spt_seen(COUNTS[data])
-                yield Published(
-                    key=f"{data}/{key}",
-                    data=data,
-                    model=model,
-                    images_seen=seen,
-                    accuracy=value,
-                    **about,
-                )
-    for key, (addons, options, both) in _ABLATION.items():
-        for data, base, value in zip(
-            ("cifar100", "tiny-imagenet"), ("vit_9_p4", "vit_9_p8"), both, strict=True
-        ):
-            yield Published(
-                key=f"{data}/{key}",
-                data=data,
-                model=base + addons,
-                images_seen=_spt_seen(COUNTS[data]),
-                accuracy=value,
-                changes={"model": {"options": options}} if options else {},
-                **about,
-            )
-    for data, values in _QUARTER.items():
-        base = _SPT_TABLE["swin"][0][data == "tiny-imagenet"]
-        for key, model, value in (
-            ("swin", base, values[0]),
-            ("sl-swin", f"{base}+spt+lsa", values[1]),
-        ):
-            yield Published(
-                key=f"{data}-quarter/{key}",
-                data=data,
-                model=model,
-                images_seen=_spt_seen(COUNTS[data] // 4),
-                accuracy=value,
-                changes={"data": {"limit": 0.25}},
-                note="Which quarter the paper trains on, and for how long, is not published.",
-                **about,
-            )
+    for family, accuracies in _SPT_TABLE.items():
+        for data, plain, both in zip(_SPT_DATA, *accuracies, strict=True):
+            base = _SPT_MODELS[family][data == "tiny-imagenet"]
+            yield _spt_row(f"{data}/{family}", data, base, plain)
+            yield _spt_row(f"{data}/sl-{family}", data, f"{base}+spt+lsa", both)
+    for key, (addons, options, values) in _ABLATION.items():
+        changes = {"model": {"options": options}} if options else {}
+        two = ("cifar100", "tiny-imagenet")
+        for data, base, accuracy in zip(two, _SPT_MODELS["vit"], values, strict=True):
+            yield _spt_row(f"{data}/{key}", data, base + addons, accuracy, changes=changes)
+    quarter: dict[str, Any] = {
+        "part": 4,
+        "changes": {"data": {"limit": 0.25}},
+        "note": "Which quarter the paper trains on, and for how long, is not published.",
+    }
+    for data, (plain, both) in _QUARTER.items():
+        base = _SPT_MODELS["swin"][data == "tiny-imagenet"]
+        yield _spt_row(f"{data}-quarter/swin", data, base, plain, **quarter)
+        yield _spt_row(f"{data}-quarter/sl-swin", data, f"{base}+spt+lsa", both, **quarter)
+
+
+def _spt_row(
+    key: str, data: str, model: str, accuracy: float, *, part: int = 1, **more: Any
+) -> Published:
+    """A row of the SPT paper, trained on one `part`-th of the images."""
+    return Published(
+        key=key,
+        paper=SPT,
+        data=data,
+        model=model,
+        recipe="spt-lsa",
+        images_seen=100 * (3 * (COUNTS[data] // part) // 128) * 128,
+        accuracy=accuracy,
+        chosen=_BEST,
+        **more,
+    )
 
 
 def _drloc_rows() -> Iterator[Published]:
     about: dict[str, Any] = {"paper": DRLOC, "recipe": "drloc", "chosen": _NOT_STATED}
     size: dict[str, Any] = {"data": {"image_size": 224}}
     rerun = "The authors' own later re-run: 86.17 without and 88.29 with the loss."
-    for key, (model, datasets) in _DRLOC_TABLE.items():
-        for data, values in datasets.items():
-            for suffix, weight, value in (("", 0.0, values[0]), ("-drloc", "auto", values[1])):
+    for key, (model, *accuracies) in _DRLOC_TABLE.items():
+        for data, without, with_loss in zip(_DRLOC_DATA, *accuracies, strict=True):
+            for suffix, weight, value in (("", 0.0, without), ("-drloc", "auto", with_loss)):
                 yield Published(
                     key=f"{data}/{key}{suffix}",
                     data=data,
@@ -282,8 +203,8 @@ def _drloc_rows() -> Iterator[Published]:
 
 def _compact_rows() -> Iterator[Published]:
     about: dict[str, Any] = {"paper": COMPACT, "recipe": "compact", "chosen": _CODE}
-    for key, (model, datasets) in _COMPACT_TABLE.items():
-        for data, value in datasets.items():
+    for key, (model, accuracies) in _COMPACT_TABLE.items():
+        for data, value in zip(_COMPACT_DATA, accuracies, strict=True):
             yield Published(
                 key=f"{data}/{key}",
                 data=data,

@@ -8,8 +8,8 @@ from smallvit.arguments import checked
 from smallvit.config_io import leaf, overlaid
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Outcome, RunSet
-from smallvit.experiments.papers import Published, find_row
-from smallvit.experiments.results import Result, Training
+from smallvit.experiments.papers import Published, find_row, rows
+from smallvit.experiments.results import Result, Training, read_results
 from smallvit.experiments.rows import Row, make_rows
 from smallvit.reporting.comparing import points
 from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
@@ -64,9 +64,9 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     logged = [value for value in best if value is not None]
     sheet = Sheet(
         title=f"{published.key}: {published.model} as in arXiv {published.paper}",
-        lead=tuple(_lead(published, row)),
+        lead=(_lead(published, row),),
         notes=tuple(_notes(published, row, logged)),
-        tables=(_table(published, row, best), compare.seeds_table([row])),
+        tables=(_table(published, row, logged), compare.seeds_table([row])),
         charts=_charts(row),
         failures=row.errors,
         record=compare.record_of(runs),
@@ -82,16 +82,16 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     return sheet, plain
 
 
-def _lead(published: Published, row: Row) -> list[str]:
+def _lead(published: Published, row: Row) -> str:
     if row.accuracy is None:
-        return [f"{published.key} is published with {published.accuracy:g} %; ours is not trained."]
+        return f"{published.key} is published with {published.accuracy:g} %; ours is not trained."
     spread = "" if row.deviation is None else f" ± {100 * row.deviation:.2f}"
     gap = row.accuracy.value - published.accuracy / 100
-    return [
+    return (
         f"Ours {100 * row.accuracy.value:.2f}{spread} % ({len(row.accuracies)} of "
         f"{len(row.outcomes)} seeds, after the last step), published {published.accuracy:g} % "
         f"({published.chosen}): {points(gap)} points."
-    ]
+    )
 
 
 def _notes(published: Published, row: Row, best: Sequence[float]) -> list[str]:
@@ -112,31 +112,30 @@ def _notes(published: Published, row: Row, best: Sequence[float]) -> list[str]:
     return notes
 
 
-def _table(published: Published, row: Row, best: Sequence[float | None]) -> Table:
-    peeked = [value for value in best if value is not None]
+def _table(published: Published, row: Row, best: Sequence[float]) -> Table:
     cells = [
         (
             Cell(text="ours, last step"),
-            compare.percent_cell(row.accuracy.value if row.accuracy else None),
-            compare.percent_cell(row.deviation, unit=""),
+            Cell.percent(row.accuracy.value if row.accuracy else None),
+            Cell.percent(row.deviation, unit=""),
             Cell(text=f"{len(row.accuracies)}"),
-            compare.number_cell(row.images_seen, "{:,.0f}"),
-            compare.number_cell(row.minutes, "{:.1f}"),
+            Cell.number(row.images_seen, "{:,.0f}"),
+            Cell.number(row.minutes, "{:.1f}"),
         ),
         (
             Cell(text=f"published, {published.chosen}"),
-            compare.percent_cell(published.accuracy / 100),
+            Cell.percent(published.accuracy / 100),
             Cell(text="–"),
             Cell(text="–"),
-            compare.number_cell(published.images_seen, "{:,.0f}"),
+            Cell.number(published.images_seen, "{:,.0f}"),
             Cell(text="–"),
         ),
     ]
-    if peeked:
-        mean = sum(peeked) / len(peeked)
-        beside = (Cell(text="–"), Cell(text=f"{len(peeked)}"), Cell(text="–"), Cell(text="–"))
+    if best:
+        mean = sum(best) / len(best)
+        beside = (Cell(text="–"), Cell(text=f"{len(best)}"), Cell(text="–"), Cell(text="–"))
         name = Cell(text="ours, best epoch on the test split")
-        cells.insert(1, (name, compare.percent_cell(mean), *beside))
+        cells.insert(1, (name, Cell.percent(mean), *beside))
     columns = ("", "accuracy", "± std", "seeds", "images seen", "minutes")
     return Table(title="Ours and theirs", columns=columns, rows=tuple(cells))
 
@@ -205,8 +204,5 @@ def result_of(runs: RunSet, outcomes: Sequence[Outcome]) -> Result:
 
 def overview(results: Path) -> list[tuple[Published, Result | None]]:
     """Every row of the papers, with what has been run of it."""
-    from smallvit.experiments.papers import rows
-    from smallvit.experiments.results import read_results
-
     found = {result.row: result for result in read_results(results) if result.row}
     return [(row, found.get(row.key)) for row in rows()]

@@ -1,7 +1,6 @@
 """Results as data: one JSON file for each thing that was trained, as the repository keeps them."""
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,7 +131,16 @@ def write_result(folder: Path, result: Result) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / result.name
     if path.is_file():
-        result = _joined(_read(path, Result), result, path)
+        old = _read(path, Result)
+        for name in ("model", "recipe", "images_seen"):
+            if getattr(old, name) != getattr(result, name):
+                raise ValueError(
+                    f"{path} has {name} {getattr(old, name)!r} and the new result "
+                    f"{getattr(result, name)!r}: they do not belong together; move the file away"
+                )
+        seeds = {each.seed: each for each in (*old.trainings, *result.trainings)}
+        trainings = tuple(seeds[seed] for seed in sorted(seeds))
+        result = replace(result, trainings=trainings, notes=old.notes)
     write_json(path, to_plain(result))
     return path
 
@@ -223,15 +231,3 @@ def write_curve(path: Path, result: CurveResult) -> None:
         result = replace(result, notes=old.notes)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, to_plain(result))
-
-
-def _joined(old: Result, new: Result, path: Path) -> Result:
-    for name in ("model", "recipe", "images_seen"):
-        if getattr(old, name) != getattr(new, name):
-            raise ValueError(
-                f"{path} has {name} {getattr(old, name)!r} and the new result "
-                f"{getattr(new, name)!r}: they do not belong together; move the file away"
-            )
-    seeds: Mapping[int, Training] = {each.seed: each for each in (*old.trainings, *new.trainings)}
-    trainings = tuple(seeds[seed] for seed in sorted(seeds))
-    return replace(new, trainings=trainings, notes=old.notes)

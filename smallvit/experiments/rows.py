@@ -1,4 +1,7 @@
-"""The rows of an experiment's table: all seeds of one model together, and against the first."""
+"""The rows of an experiment's table: all seeds of one model together, and against the first.
+
+`verdicts` says in sentences what can be concluded from them.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -9,6 +12,7 @@ from smallvit.evaluation import Estimate, Evaluation
 from smallvit.evaluation.paired import LEVEL, holm, same_images
 from smallvit.evaluation.seeds import Versus, deviation, hits_of, mean_accuracy, versus
 from smallvit.experiments.engine import Outcome
+from smallvit.reporting.comparing import points
 from smallvit.runs.folder import Run
 
 Verdict = Literal["better", "worse", "cannot tell"]
@@ -59,6 +63,12 @@ class Row:
         return "better" if self.versus.difference.value > 0 else "worse"
 
     @property
+    def tested(self) -> Estimate:
+        """The accuracy of a row that has one."""
+        assert self.accuracy is not None
+        return self.accuracy
+
+    @property
     def runs(self) -> list[Run]:
         """The finished ones."""
         return [each.run for each in self.outcomes if each.run and each.state == "finished"]
@@ -84,7 +94,17 @@ def make_rows(outcomes: Sequence[Outcome]) -> list[Row]:
     """One row for each name, compared with the first that has an accuracy."""
     names = dict.fromkeys(each.member.row for each in outcomes)
     rows = [_row(name, [o for o in outcomes if o.member.row == name]) for name in names]
-    return _judged(rows)
+    base = next((row for row in rows if row.accuracy is not None), None)
+    if base is None:
+        return rows
+    reference = list(evaluations_of(base).values())
+    compared: dict[str, Versus] = {}
+    for row in rows:
+        evaluations = list(evaluations_of(row).values())
+        if row is not base and evaluations and same_images(reference[0], evaluations[0]):
+            compared[row.name] = versus(hits_of(reference), hits_of(evaluations))
+    corrected = dict(zip(compared, holm([each.p for each in compared.values()]), strict=True))
+    return [replace(row, versus=compared.get(row.name), p=corrected.get(row.name)) for row in rows]
 
 
 def _row(name: str, outcomes: list[Outcome]) -> Row:
@@ -132,19 +152,69 @@ def evaluations_of(row: Row) -> dict[int, Evaluation]:
     return {seed: each for seed, each in found.items() if same_images(whole, each)}
 
 
-def _judged(rows: list[Row]) -> list[Row]:
-    """With each row compared to the first that has an accuracy."""
-    base = next((row for row in rows if row.accuracy is not None), None)
-    if base is None:
-        return rows
-    reference = list(evaluations_of(base).values())
-    compared: dict[str, Versus] = {}
-    for row in rows:
-        evaluations = list(evaluations_of(row).values())
-        if row is not base and evaluations and same_images(reference[0], evaluations[0]):
-            compared[row.name] = versus(hits_of(reference), hits_of(evaluations))
-    corrected = dict(zip(compared, holm([each.p for each in compared.values()]), strict=True))
-    return [replace(row, versus=compared.get(row.name), p=corrected.get(row.name)) for row in rows]
+def verdicts(rows: Sequence[Row]) -> list[str]:
+    """What can be concluded, a sentence each: first the whole, then each row against the first."""
+    known = [row for row in rows if row.accuracy is not None]
+    if not known:
+        return ["Cannot tell: nothing has been tested yet."]
+    base, others = known[0], [row for row in known[1:] if row.versus is not None]
+    sentences = [_sentence(row, base) for row in others]
+    failed = [row for row in rows if row.accuracy is None and row.errors]
+    sentences += [f"{row.name}: cannot tell, all of its runs failed." for row in failed]
+    return [*_overall(base, others), *sentences]
+
+
+def _overall(base: Row, others: Sequence[Row]) -> list[str]:
+    """The answer to "which one?", where there is one."""
+    if not others:
+        return []
+    better = [row for row in others if row.verdict == "better"]
+    if better:
+        best = max(better, key=lambda row: row.tested.value)
+        rivals = [row for row in better if row is not best]
+        beside = f"; whether it beats {_names(rivals)} was not tested" if rivals else ""
+        return [f"{best.name} is better than {base.name} here{beside}."]
+    if all(row.verdict == "worse" for row in others):
+        return [f"{base.name} is the best of these {len(others) + 1} here."]
+    open_rows = [row for row in others if row.verdict == "cannot tell"]
+    best = max((base, *open_rows), key=lambda row: row.tested.value)
+    fastest = max((base, *open_rows), key=lambda row: row.images_per_second or 0.0)
+    faster = (fastest.images_per_second or 0.0) > 1.2 * (best.images_per_second or 0.0)
+    hint = f" Of these {fastest.name} trains fastest." if faster else ""
+    return [
+        f"Cannot tell which of {_names((base, *open_rows))} is best: the differences may be "
+        f"chance.{hint}"
+    ]
+
+
+def _names(rows: Sequence[Row]) -> str:
+    *most, last = [row.name for row in rows]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _sentence(row: Row, base: Row) -> str:
+    assert row.versus is not None
+    assert row.p is not None
+    gap, seeds = row.versus.difference, row.versus.seeds
+    numbers = f"{points(gap.value)} points ({points(gap.low)} to {points(gap.high)})"
+    if seeds < 2:
+        return (
+            f"{row.name} against {base.name}: cannot tell. These two trained models differ by "
+            f"{numbers} on other images, p {tell_p(row.p)}, but each was trained once, and another "
+            "seed may turn that round: use --seeds 3."
+        )
+    if row.verdict == "cannot tell":
+        reason = "the few test images" if row.versus.from_seeds < 0.5 else "the few seeds"
+        return (
+            f"{row.name} against {base.name}: cannot tell. The difference of {numbers} may be "
+            f"chance, p {tell_p(row.p)}; most of the uncertainty comes from {reason}."
+        )
+    return f"{row.name} is {row.verdict} than {base.name}: {numbers}, p {tell_p(row.p)}."
+
+
+def tell_p(p: float) -> str:
+    """A p-value as people read it."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def count_flops(run: Run) -> int | None:

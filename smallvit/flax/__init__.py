@@ -7,8 +7,7 @@ blocks) and "emb_dropout" (after the positions). Shapes in signatures read with 
 E head width, K classes.
 """
 
-from smallvit.flax.attention import LSA, Attention
-from smallvit.flax.blocks import Block, Mlp
+from smallvit.flax.blocks import LSA, Attention, Block, Mlp
 from smallvit.flax.drloc import DRLoc
 from smallvit.flax.models import CCT, Features, ViT, resized
 from smallvit.flax.pooling import ClassToken, MeanPool, SeqPool

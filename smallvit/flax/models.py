@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from smallvit.flax.attention import Attention
-from smallvit.flax.blocks import Block, LayerNorm, Mlp
+from smallvit.flax.blocks import Attention, Block, LayerNorm, Mlp
 from smallvit.flax.initial import POSITION_STD, Init, linear
 from smallvit.flax.pooling import ClassToken, MeanPool, Pool, SeqPool
 from smallvit.flax.positions import Position, Positions, resample
@@ -293,8 +292,7 @@ class CCT(Encoder, kw_only=True):
         if self.spt:
             pixels = shift_pixels(self.shift, self.stride)
             images = shifted_stack(images, pixels, self.directions)
-        tokens: Array = self.tokenizer(images)
-        return tokens
+        return super().tokenize(images)
 
 
 def resized(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from smallvit.flax.blocks import LayerNorm
 from smallvit.flax.initial import KAIMING, UNIFORM, XAVIER, Init, Initializer, uniform_bias
 
 Directions = Literal["diagonal", "cardinal", "all"]
@@ -114,13 +115,9 @@ class SPT(nn.Module):
         # Flattened row, column, view, channel.
         patches = stack.reshape(batch, height // p, p, width // p, p, -1)
         patches = patches.swapaxes(2, 3).reshape(batch, (height // p) * (width // p), -1)
-        # The fast variance E[x²] − E[x]² cancels on flat patches.
-        patches = nn.LayerNorm(
-            epsilon=1e-5, use_fast_variance=False, dtype=self.dtype, name="norm"
-        )(patches)
-        return nn.Dense(self.dim, kernel_init=self.kernel_init, dtype=self.dtype, name="proj")(
-            patches
-        )
+        patches = LayerNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(patches)
+        proj = nn.Dense(self.dim, kernel_init=self.kernel_init, dtype=self.dtype, name="proj")
+        return proj(patches)
 
 
 class ConvTokenizer(nn.Module):

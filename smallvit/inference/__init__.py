@@ -3,8 +3,7 @@
 Importing this, and predicting with an .onnx file, needs no PyTorch.
 """
 
-from smallvit.inference.predicting import Row, predict
-from smallvit.inference.predictor import Predictor
+from smallvit.inference.predictor import Predictor, Row, predict
 from smallvit.inference.rows import COLUMNS, Column, write_rows
 from smallvit.runs.card import Card
 

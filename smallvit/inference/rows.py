@@ -22,7 +22,7 @@ from typing import IO, Annotated, Any
 from smallvit.arguments import Between, checked
 from smallvit.extras import require
 from smallvit.files import writing
-from smallvit.inference.predicting import Row
+from smallvit.inference.predictor import Row
 from smallvit.text import shown
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -52,16 +52,13 @@ class Column:
     guard: str = "'"
 
 
-def _path(row: Row) -> str:
-    return os.fsencode(row.path).decode("utf-8", "backslashreplace")
-
-
-def _percent(probability: float) -> str:
-    return f"{100 * probability:.1f} %"
-
-
 COLUMNS = [
-    Column(name="path", type=str, value=_path, guard="./"),
+    Column(
+        name="path",
+        type=str,
+        value=lambda row: os.fsencode(row.path).decode("utf-8", "backslashreplace"),
+        guard="./",
+    ),
     Column(name="error", type=str, value=lambda row: row.error or None, text="error: {}".format),
     Column(name="class", type=str, value=attrgetter("classes"), ranked=True),
     Column(
@@ -69,7 +66,7 @@ COLUMNS = [
         type=float,
         value=attrgetter("probabilities"),
         ranked=True,
-        text=_percent,
+        text=lambda probability: f"{100 * probability:.1f} %",
     ),
 ]
 """What a row of predictions holds, in every format and on the terminal."""

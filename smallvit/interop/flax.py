@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from smallvit.layers import sinusoid
+from smallvit.config_io import flattened
+from smallvit.interop.references import is_sinusoid
 
 Variables = dict[str, Any]
 
@@ -54,7 +55,7 @@ def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> V
                 f"{key} does not exist in smallvit.flax, which has ViT, ViT-Lite, CVT and CCT"
             )
         collection = "params"
-        if leaf == "table" and (_is_sinusoid(tensor) if fixed is None else fixed):
+        if leaf == "table" and (is_sinusoid(tensor) if fixed is None else fixed):
             collection = "constants"
         value = _array(tensor)
         if leaf == "weight":
@@ -75,7 +76,7 @@ def to_torch(source: Mapping[str, Any] | str | PathLike[str]) -> dict[str, Tenso
             `smallvit.flax.save`.
     """
     if isinstance(source, Mapping):
-        arrays = _flatten(source)
+        arrays = flattened(source)
     else:
         arrays = {name: _array(tensor) for name, tensor in _read(Path(source)).items()}
     state: dict[str, Tensor] = {}
@@ -100,20 +101,6 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     if not file.is_file():
         raise FileNotFoundError(f"no weights at {file}: give a safetensors file or a run's folder")
     return load_file(file)
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
-def _is_sinusoid(table: Tensor) -> bool:
-    return torch.allclose(table.float(), sinusoid(table.shape[1], table.shape[2]), atol=1e-6)
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

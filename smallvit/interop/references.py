@@ -39,6 +39,12 @@ DROPPED = {
     r"drloc\..*": "the training head of dense relative localization",
 }
 
+
+def is_dropped(key: str) -> bool:
+    """Whether a tensor is one of `DROPPED`."""
+    return any(re.fullmatch(pattern, key) for pattern in DROPPED)
+
+
 Substitution = tuple[str, str | Callable[[re.Match[str]], str]]
 
 
@@ -240,7 +246,7 @@ def rename(raw: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]
     state: dict[str, Tensor] = {}
     origin: dict[str, str] = {}
     for key, value in raw.items():
-        if any(re.fullmatch(pattern, key) for pattern in DROPPED):
+        if is_dropped(key):
             logger.info("dropped %s", key)
             continue
         new = key
@@ -257,21 +263,19 @@ def rename(raw: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]
     return state, origin
 
 
-def _classes(state: Mapping[str, Tensor]) -> int:
-    return len(state["head.weight"]) if "head.weight" in state else 0
+def is_sinusoid(table: Tensor) -> bool:
+    """Whether a position table is the fixed one."""
+    return torch.allclose(table.float(), sinusoid(table.shape[1], table.shape[2]), atol=1e-6)
 
 
 def _position(state: Mapping[str, Tensor]) -> str:
     table = state.get("positions.table")
-    if table is None:
-        return "none"
-    fixed = sinusoid(table.shape[1], table.shape[2])
-    return "sine" if torch.allclose(table.float(), fixed, atol=1e-6) else "learned"
+    return "none" if table is None else "sine" if is_sinusoid(table) else "learned"
 
 
 #: Fields of a config whose value the tensors show.
 _SHOWN_BY_TENSORS: dict[str, Callable[[Mapping[str, Tensor]], Any]] = {
-    "num_classes": _classes,
+    "num_classes": lambda state: len(state.get("head.weight", ())),
     "position": _position,
     "absolute": lambda state: "positions.table" in state,
 }

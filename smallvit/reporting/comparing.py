@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from smallvit.config_io import flattened
 from smallvit.evaluation import Estimate, pooled
 from smallvit.evaluation.paired import LEVEL, Paired, compare, holm, same_images
 from smallvit.evaluation.results import Pooled
@@ -104,7 +105,7 @@ def unique_names(facts: Sequence[RunFacts]) -> tuple[str, ...]:
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> tuple[Difference, ...]:
     """Settings that are not the same everywhere; how a plan changed on the way is not a setting."""
-    flat = [dict(_flat(config)) for config in configs]
+    flat = [flattened(config) for config in configs]
     keys = dict.fromkeys(key for config in flat for key in config if key != "schedule.plans")
     rows = []
     for key in keys:
@@ -112,14 +113,6 @@ def config_differences(configs: Sequence[Mapping[str, Any]]) -> tuple[Difference
         if any(value != values[0] for value in values):
             rows.append(Difference(key, tuple(shown(_text(value)) for value in values)))
     return tuple(rows)
-
-
-def _flat(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
-    pairs: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        name = f"{path}.{key}" if path else str(key)
-        pairs += _flat(value, name) if isinstance(value, Mapping) else [(name, value)]
-    return pairs
 
 
 def _text(value: Any) -> str:

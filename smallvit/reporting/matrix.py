@@ -73,7 +73,9 @@ def draw_matrix(evaluation: Evaluation) -> Matrix:
         for predicted, other in zip(order, names, strict=True):
             count = int(counts[truth, predicted])
             description = f"{count:,} of {support:,} {name} predicted as {other}"
-            cells.append(Cell(count, _level(count, support), description, truth == predicted))
+            # The square root separates one image from none and few from many.
+            level = math.ceil(LEVELS * math.sqrt(count / support)) if count else 0
+            cells.append(Cell(count, level, description, truth == predicted))
         rows.append(Row(name, support, tuple(cells), support - sum(cell.images for cell in cells)))
     return Matrix(tuple(names), tuple(rows), complete)
 
@@ -88,11 +90,6 @@ def _most_confused(evaluation: Evaluation) -> list[int]:
             break
         chosen |= both
     return sorted(chosen) or list(range(REDUCED))
-
-
-def _level(count: int, support: int) -> int:
-    # The square root separates one image from none and few from many.
-    return math.ceil(LEVELS * math.sqrt(count / support)) if count else 0
 
 
 def order_classes(confusion: Int[np.ndarray, "K K"]) -> list[int]:

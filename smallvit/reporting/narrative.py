@@ -1,10 +1,16 @@
-"""A run in plain words, and what its accuracy does not show."""
+"""A run in plain words: what was trained, what to try next, what its accuracy does not show."""
+
+import math
 
 from smallvit.evaluation import Estimate, Evaluation
-from smallvit.reporting.advice import advise
 from smallvit.reporting.facts import RunFacts
 from smallvit.runs import Run
 from smallvit.text import counted, shown, some
+
+_FEW = 100  # validation images below which curves say little
+_PER_CLASS = 20  # training images per class that are few
+_PASSES = 5.0  # over the training images, below which a training is short
+_LEARNED = 0.9  # training accuracy from which little is left to learn
 
 
 def duration(seconds: float) -> str:
@@ -68,6 +74,59 @@ def _about_training(facts: RunFacts) -> list[str]:
         f"The weights of step {run.info.get('best_step'):,} are kept, the best on "
         f"{counted(counts['val'], 'validation image')}.",
     ]
+
+
+def advise(run: Run) -> str:
+    """One or two sentences on how the training went, and what may help.
+
+    The standard error of a validation accuracy decides what is a difference: two of them.
+    """
+    log = [line for line in run.log() if "accuracy" in line]
+    val = [(line["step"], line["accuracy"]) for line in log if line["kind"] == "val"]
+    train = [line["accuracy"] for line in log if line["kind"] == "train"]
+    counts, classes = run.info["data"]["counts"], len(run.info["data"]["classes"])
+    few = counts.get("train", 0) < _PER_CLASS * classes
+    hint = (
+        f" There are fewer than {_PER_CLASS} training images per class: more images may help most."
+        if few
+        else ""
+    )
+    images = counts.get("val", 0)
+    if len(val) < 4 or images < _FEW:
+        return f"{_unvalidated(run, train)}{hint}"
+    last = val[-1][1]
+    error = 2 * math.sqrt(max(last * (1 - last), 1 / images) / images)
+    steps = val[-1][0]
+    before = [accuracy for step, accuracy in val if step <= 0.75 * steps]
+    if before and last - max(before) > error:
+        return (
+            f"It was still learning: validation accuracy rose from {max(before):.1%} to {last:.1%} "
+            "in the last quarter, part of it because the learning rate falls to its end there. "
+            f"More time may bring more (--minutes or --epochs).{hint}"
+        )
+    mixed = run.config.augment.mixed  # then training accuracy is not one of whole images
+    if train and not mixed and train[-1] - last > max(0.15, error):
+        return (
+            f"It may be overfitting: {train[-1]:.1%} of the training images are right and "
+            f"{last:.1%} of the validation images. More images or stronger augmentation may help; "
+            f"more time alone will hardly.{hint}"
+        )
+    return (
+        "The last quarter brought no difference that these validation images can show, which is "
+        f"±{error:.1%}: more time alone will hardly help.{hint}"
+    )
+
+
+def _unvalidated(run: Run, train: list[float]) -> str:
+    """What can be said without validation: only that a training was short."""
+    seen = run.info.get("steps", 0) * run.config.loop.batch_size
+    passes = seen / max(run.info["data"]["counts"].get("train", 0), 1)
+    if 0 < passes < _PASSES and train and train[-1] < _LEARNED:
+        return (
+            f"It was a short training: every image was seen {passes:.2g} times. More time may well "
+            "bring more (--minutes or --epochs), though too little was validated to show it."
+        )
+    return "Too little was validated to tell whether more training would help."
 
 
 def about_folds(run: Run) -> str:

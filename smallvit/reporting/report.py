@@ -11,7 +11,7 @@ from smallvit.evaluation.calibration import calibration_error
 from smallvit.evaluation.results import largest_confusions
 from smallvit.files import write_bytes
 from smallvit.pages import content_security
-from smallvit.reporting.charts import HEIGHT, WIDTH, calibration, curves, temperature_chart
+from smallvit.reporting.charts import HEIGHT, WIDTH, Chart, calibration, curves, temperature_chart
 from smallvit.reporting.comparing import compare_runs, points
 from smallvit.reporting.facts import RunFacts, brief_facts, gather
 from smallvit.reporting.matrix import draw_matrix
@@ -34,6 +34,8 @@ REPORT, COMPARISON = "report.html", "comparison.html"
 
 _CONFUSED = 15
 _LONG = 48
+_LEGEND_LINE = 17  # height of a line of a figure's legend, in units of the chart
+_LEGEND_SHORT = 18  # letters of which two fit beside each other
 
 RunLike = str | os.PathLike[str] | Run
 
@@ -131,6 +133,14 @@ def comparison_page(facts: Sequence[RunFacts], *, folds: bool = False) -> str:
 def sheet_page(sheet: Sheet) -> str:
     """The page of an experiment, as HTML."""
     return render("sheet.html", {"title": sheet.title, "sheet": sheet})
+
+
+def figure_svg(chart: Chart) -> str:
+    """A chart with its title and legend as a file for papers; dark where the reader's screen is."""
+    columns = 1 if any(len(each.label) > _LEGEND_SHORT for each in chart.series) else 2
+    below = _LEGEND_LINE * -(-len(chart.series) // columns) + 8
+    values = {"it": chart, "below": below, "line": _LEGEND_LINE, "columns": columns}
+    return render("figure.svg", values)
 
 
 def record(run: Run) -> dict[str, str]:

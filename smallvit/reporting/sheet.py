@@ -34,6 +34,34 @@ class Cell:
     sort: float | None = None
     interval: Estimate | None = None
 
+    @classmethod
+    def number(cls, value: float | None, form: str) -> "Cell":
+        """A number; a dash where there is none."""
+        return (
+            cls(text="–", sort=-1.0) if value is None else cls(text=form.format(value), sort=value)
+        )
+
+    @classmethod
+    def percent(cls, value: float | None, unit: str = " %") -> "Cell":
+        """A share."""
+        return cls.number(None if value is None else 100 * value, "{:.1f}" + unit)
+
+    @classmethod
+    def bounds(cls, estimate: Estimate | None) -> "Cell":
+        """The interval of a share."""
+        if estimate is None:
+            return cls.number(None, "")
+        text = f"{100 * estimate.low:.1f}–{100 * estimate.high:.1f}"
+        return cls(text=text, sort=estimate.low, interval=estimate)
+
+    @classmethod
+    def size(cls, value: float | None) -> "Cell":
+        """A large number in thousands, millions or billions."""
+        for least, unit, letter in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
+            if value is not None and value >= least:
+                return cls(text=f"{value / unit:.3g}{letter}", sort=value)
+        return cls.number(value, "{:,.0f}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:

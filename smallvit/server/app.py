@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 import smallvit
 from smallvit.inference import Predictor
 from smallvit.pages import content_security
-from smallvit.runs.card import Card
 from smallvit.server.limits import Limits, ModelQueue, RefusedError, megabytes, timed_out
 from smallvit.server.middleware import FIELD, Metrics, Middleware, read_upload
 from smallvit.server.predictions import predict_file
@@ -43,8 +42,6 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     503: {"description": "The model is busy; Retry-After says when to try again"},
     504: {"description": "The model took too long"},
 }
-
-
 _ALLOWED = {"top": "a whole number from 1", "explain": "true or false"}
 
 
@@ -97,16 +94,20 @@ def make_app(
 ) -> FastAPI:
     """The server as an ASGI application; see `Service`, and `own_hosts` for the names."""
     service = Service(predictor, limits, timeout)
-    page, policy = _make_page(predictor.card, limits)
+    shown = {
+        "model": predictor.card.model.get("name") or "model",
+        "classes": predictor.classes,
+        "listed": _LISTED,
+        "upload": limits.upload,
+        "largest": megabytes(limits.upload),
+    }
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         service.queue.close()
 
-    # FastAPI's pages of documentation would load scripts from elsewhere.
-    off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
-    app = FastAPI(title="smallvit", version=smallvit.__version__, lifespan=lifespan, **off)
+    app = page_app("smallvit.server", shown, "data: blob:", title="smallvit", lifespan=lifespan)
     app.add_middleware(Middleware, metrics=service.metrics, hosts=hosts)
     add_refusals(app, "POST an image to /predict, or open / in a browser", _ALLOWED)
 
@@ -131,32 +132,35 @@ def make_app(
         text = generate_latest(service.metrics.registry)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    return app
+
+
+def page_app(room: str, values: Mapping[str, Any], images: str, **options: Any) -> FastAPI:
+    """An application with a page of ours at /, which runs its own style and script alone.
+
+    Args:
+        room: The package whose folder files/ holds the page.
+        values: Those of the page.
+        images: Where the page may take images from, as a Content-Security-Policy says it.
+        options: FastAPI's.
+    """
+    html, style, script = (
+        (files(room) / "files" / name).read_text(encoding="utf-8")
+        for name in ("page.html", "style.css", "script.js")
+    )
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(html)
+    page = template.render(values, style=Markup(style), script=Markup(script))
+    more = (f"img-src {images}", "connect-src 'self'", "frame-ancestors 'none'")
+    policy = content_security(style, script, *more)
+    # FastAPI's pages of documentation would load scripts from elsewhere.
+    off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    app = FastAPI(version=smallvit.__version__, **off, **options)
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def index() -> HTMLResponse:
         return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
     return app
-
-
-def _make_page(card: Card, limits: Limits) -> tuple[str, str]:
-    """The page on which a person tries the model, and its Content-Security-Policy."""
-    folder = files("smallvit.server") / "files"
-    html, style, script = (
-        (folder / name).read_text(encoding="utf-8")
-        for name in ("page.html", "style.css", "script.js")
-    )
-    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(html)
-    text = page.render(
-        model=card.model.get("name") or "model",
-        classes=card.classes,
-        listed=_LISTED,
-        upload=limits.upload,
-        largest=megabytes(limits.upload),
-        style=Markup(style),
-        script=Markup(script),
-    )
-    more = ("img-src data: blob:", "connect-src 'self'", "frame-ancestors 'none'")
-    return text, content_security(style, script, *more)
 
 
 def add_refusals(app: FastAPI, instead: str, allowed: Mapping[str, str]) -> None:

@@ -1,6 +1,5 @@
 """`serve`: a server from its socket to its last response."""
 
-import asyncio
 import ipaddress
 import logging
 import math
@@ -8,8 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from smallvit.runs.folder import Run
-    from smallvit.server.app import Timeout
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +63,8 @@ def serve(
         ImportError: The packages of the extra "serve" are not installed.
     """
     require_packages("serving")
+    from smallvit.server.app import make_app
+
     predictor = Predictor.open(source, device, trust=trust)
     check_hosts(allow_hosts)
     if not host or "\0" in host:
@@ -73,7 +72,8 @@ def serve(
     listener = listen(host, port)
     address = listener.getsockname()
     hosts = own_hosts(host, address[0], allow_hosts)
-    server = make_server(predictor, limits or Limits(), hosts=hosts)
+    limits = limits or Limits()
+    server = make_server(make_app(predictor, limits, hosts=hosts), limits)
     name = shown(str(predictor.card.model.get("name")))
     if not ipaddress.ip_address(address[0]).is_loopback:
         logger.warning(
@@ -84,8 +84,7 @@ def serve(
     logger.info("%s, %s classes: %s", name, f"{classes:,}", url_of(listener))
     # The sender of a damaged image is told; strangers need not fill the log with them.
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)
-    with quiet_signals():
-        server.run([listener])
+    run(server, listener)
     logger.info("stopped")
 
 
@@ -99,19 +98,7 @@ def require_packages(purpose: str) -> None:
         require(package, "serve", purpose)
 
 
-def make_server(
-    predictor: Predictor,
-    limits: Limits,
-    timeout: "Timeout" = asyncio.timeout,
-    hosts: frozenset[str] | None = None,
-) -> "uvicorn.Server":
-    """The server, for sockets that listen already; arguments are those of `make_app`."""
-    from smallvit.server.app import make_app
-
-    return server_of(make_app(predictor, limits, timeout, hosts), limits)
-
-
-def server_of(app: "ASGIApp", limits: Limits) -> "uvicorn.Server":
+def make_server(app: "ASGIApp", limits: Limits) -> "uvicorn.Server":
     """A server of an application, whose connections are held to the limits."""
     import uvicorn
 
@@ -169,16 +156,13 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-@contextmanager
-def quiet_signals() -> Iterator[None]:
-    """Lets uvicorn, which sends itself again the signals that stopped it, end without error."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signals = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(each, lambda *_: None) for each in signals]
+def run(server: "uvicorn.Server", listener: socket.socket) -> None:
+    """Serves until a signal stops it; uvicorn sends itself that again, which must be no error."""
+    main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGTERM, signal.SIGINT) if main else ()
+    before = {each: signal.signal(each, lambda *_: None) for each in signals}
     try:
-        yield
+        server.run([listener])
     finally:
-        for each, handler in zip(signals, before, strict=True):
+        for each, handler in before.items():
             signal.signal(each, handler)

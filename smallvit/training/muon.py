@@ -17,8 +17,7 @@ from smallvit.devices import prefers_bf16
 from smallvit.models.base import Backbone
 from smallvit.models.parameters import input_sizes
 from smallvit.training.adamw import AdamW
-from smallvit.transfer.channels import input_keys_of_timm
-from smallvit.transfer.state_dicts import head_names
+from smallvit.transfer.state_dicts import head_names, input_keys_of_timm
 
 _MOMENTUM = 0.95
 #: Coefficients of x ← a x + b x³ + c x⁵ on the singular values; five rounds bring them near 1.

@@ -31,8 +31,9 @@ def fetch(name: str) -> nn.Module:
         raise ValueError(f"timm has no trained weights called {name}; {has}")
     folder, host, file = _cache(timm.get_pretrained_cfg(name))
     try:
-        if file is None:
-            _resolve(host)
+        if file is None and not getproxies():
+            # Fails at once where the host cannot be found; the hub's client tries for a minute.
+            socket.getaddrinfo(urlsplit(host).hostname, 443)
         overlay = None if file is None else {"file": file}
         model: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
     except Exception as error:  # hub, proxy, disk and file fail in as many ways
@@ -60,9 +61,3 @@ def _cache(config: Any) -> tuple[str, str, str | None]:
         if isinstance(cached, str):
             return constants.HF_HUB_CACHE, constants.ENDPOINT, cached
     return constants.HF_HUB_CACHE, constants.ENDPOINT, None
-
-
-def _resolve(url: str) -> None:
-    """Fails at once where a host cannot be found; the hub's client tries for a minute."""
-    if not getproxies():
-        socket.getaddrinfo(urlsplit(url).hostname, 443)

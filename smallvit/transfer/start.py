@@ -1,6 +1,5 @@
 """`start_from`: a model with trained weights, ready to be trained further."""
 
-import re
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from smallvit.arguments import checked
 from smallvit.files import at_home
-from smallvit.interop.references import DROPPED, load_reference, read_checkpoint, unwrap
+from smallvit.interop.references import is_dropped, load_reference, read_checkpoint, unwrap
 from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES
 from smallvit.models.build import (
@@ -24,9 +23,14 @@ from smallvit.models.build import (
 from smallvit.models.names import Name, find_variant, parse_name
 from smallvit.runs.folder import INFO, WEIGHTS, Run
 from smallvit.sizes import Size, as_size
-from smallvit.transfer.channels import adapt_backbone
 from smallvit.transfer.fetch import fetch
-from smallvit.transfer.state_dicts import for_timm, load_matching, unused_note, widen
+from smallvit.transfer.state_dicts import (
+    adapt_backbone,
+    for_timm,
+    load_matching,
+    unused_note,
+    widen,
+)
 
 Started = tuple[nn.Module, str, list[str]]
 """A model, its name, and notes about what was changed."""
@@ -124,7 +128,7 @@ def _from_reference(
 ) -> Started:
     """An authors' checkpoint, at the requested size or at its paper's, with or without add-ons."""
     state = unwrap(read_checkpoint(path))
-    notes = unused_note(key for key in state if any(re.fullmatch(p, key) for p in DROPPED))
+    notes = unused_note(key for key in state if is_dropped(key))
     fewer: list[tuple[str, ...]] = [("spt",), ("lsa",), ()]
     faults = []
     for addons in [goal.addons, *(few for few in fewer if {*few} < {*goal.addons})]:

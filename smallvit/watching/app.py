@@ -4,20 +4,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
-import smallvit
-from smallvit.experiments.conclusions import PAGE
-from smallvit.pages import code_hash, content_security
+from smallvit.experiments import PAGE
+from smallvit.pages import code_hash
 from smallvit.reporting.report import REPORT, page_code
-from smallvit.server.app import add_refusals
+from smallvit.server.app import add_refusals, page_app
 from smallvit.server.limits import RefusedError
 from smallvit.server.middleware import Metrics, Middleware
 from smallvit.text import shown
@@ -92,10 +88,12 @@ class Watcher:
 
 def make_app(watcher: Watcher, hosts: frozenset[str] | None) -> FastAPI:
     """The application; see `smallvit.server.hosts.own_hosts` for the names."""
-    page, policy = _make_page(watcher.root)
-    off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}
-    app = FastAPI(
-        title="smallvit watch", version=smallvit.__version__, redirect_slashes=False, **off
+    app = page_app(
+        "smallvit.watching",
+        {"root": shown(str(watcher.root.resolve()))},
+        "data:",
+        title="smallvit watch",
+        openapi_url=None,
     )
     app.add_middleware(
         Middleware,
@@ -106,10 +104,6 @@ def make_app(watcher: Watcher, hosts: frozenset[str] | None) -> FastAPI:
     add_refusals(app, "open / in a browser", _ALLOWED)
 
     # Functions that wait for a disk run in threads of their own.
-    @app.get("/", response_class=HTMLResponse)
-    def index() -> HTMLResponse:
-        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
-
     @app.get("/runs")
     def runs() -> JSONResponse:
         """Everything that changes."""
@@ -154,17 +148,3 @@ def _untrusted(page: str) -> HTMLResponse:
         "frame-ancestors 'none'"
     )
     return HTMLResponse(page, headers={"Content-Security-Policy": policy})
-
-
-def _make_page(root: Path) -> tuple[str, str]:
-    """The page, and its Content-Security-Policy."""
-    folder = files("smallvit.watching") / "files"
-    html, style, script = (
-        (folder / name).read_text(encoding="utf-8")
-        for name in ("page.html", "style.css", "script.js")
-    )
-    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(html)
-    text = page.render(root=shown(str(root.resolve())), style=Markup(style), script=Markup(script))
-    return text, content_security(
-        style, script, "img-src data:", "connect-src 'self'", "frame-ancestors 'none'"
-    )

@@ -4,6 +4,7 @@ Folders may be a stranger's, or damaged: what cannot be read is said beside the 
 followed, and files larger than a training writes are left alone.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from smallvit.config_io import leaf
-from smallvit.experiments.conclusions import PAGE
+from smallvit.experiments import PAGE
 from smallvit.experiments.engine import SET
 from smallvit.reporting.report import REPORT
 from smallvit.runs.checks import check_info
@@ -170,8 +171,8 @@ class Folders:
 
     def _run(self, name: str, folder: Path, now: float) -> Watched:
         """One run; whatever is wrong with its folder must not hide the others."""
-        run = Watched(name=name, state="damaged", changed=_changed(folder))
-        run = replace(run, report=is_plain_file(folder / REPORT))
+        report = is_plain_file(folder / REPORT)
+        run = Watched(name=name, state="damaged", changed=_changed(folder), report=report)
         try:
             return self._described(run, folder, now)
         except (ValueError, OSError, OverflowError) as error:
@@ -186,6 +187,9 @@ class Folders:
         timed = [float(each["seconds"]) for each in lines if number(each.get("seconds"))]
         vals = [number(each.get("accuracy")) for each in lines if each["kind"] == "val"]
         speeds = [number(each.get("images_per_second")) for each in lines]
+        accuracy = None
+        with contextlib.suppress(ValueError, OSError):  # not tested yet, or damaged
+            accuracy = self._kept(folder / EVALUATION, _read_accuracy)
         return replace(
             run,
             state="damaged" if problem else state,
@@ -197,7 +201,7 @@ class Folders:
             seconds=math.fsum(timed),
             images_per_second=next((each for each in reversed(speeds) if each is not None), None),
             val=next((each for each in reversed(vals) if each is not None), None),
-            accuracy=self._accuracy(folder),
+            accuracy=accuracy,
             problem=problem,
         )
 
@@ -215,12 +219,6 @@ class Folders:
             members=len(members) if isinstance(members, list) else 0,
             finished=len(finished),
         )
-
-    def _accuracy(self, folder: Path) -> float | None:
-        try:
-            return self._kept(folder / EVALUATION, _read_accuracy)
-        except (ValueError, OSError):
-            return None
 
     def _log(self, folder: Path) -> tuple[list[Line], str]:
         """The whole lines of a log up to a damaged one, and what is wrong with that."""

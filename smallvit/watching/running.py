@@ -12,7 +12,7 @@ from typing import IO
 from smallvit.arguments import Port, checked
 from smallvit.server.hosts import own_hosts
 from smallvit.server.limits import Limits
-from smallvit.server.running import listen, quiet_signals, require_packages, server_of, url_of
+from smallvit.server.running import listen, make_server, require_packages, run, url_of
 from smallvit.text import shown
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def watch(
 
     listener = listen(HOST, port)
     app = make_app(Watcher(Path(runs)), own_hosts(HOST, listener.getsockname()[0], ()))
-    server = server_of(app, Limits())
+    server = make_server(app, Limits())
     address = url_of(listener)
     logger.info("watching %s: %s", shown(str(runs)), address)
     if browser:
@@ -62,8 +62,7 @@ def watch(
             server.should_exit = True
 
         threading.Thread(target=wait, daemon=True).start()
-    with quiet_signals():
-        server.run([listener])
+    run(server, listener)
 
 
 def has_browser(

@@ -13,8 +13,8 @@ from smallvit.evaluation.paired import holm
 from smallvit.evaluation.seeds import mean_accuracy, versus
 from smallvit.experiments import ablate_set, begin, compare_set, conclude
 from smallvit.experiments.ablate import PARTS
+from smallvit.experiments.compare import changes_for, listed
 from smallvit.experiments.rows import count_flops
-from smallvit.experiments.specs import changes_for, listed
 from smallvit.recipes import plan
 from smallvit.runs import Run
 from tests.experiments.conftest import TINY_WORDS, finished_set

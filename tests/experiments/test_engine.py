@@ -1,5 +1,6 @@
 """A set of runs: resumable, never repeated, and the same however often it is killed."""
 
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from smallvit.experiments import begin, compare_set, conclude, conduct, read_outcomes
-from smallvit.experiments.engine import Member, RunSet, read_set, slug
+from smallvit.experiments.engine import Member, RunSet, alone, read_set, slug
 from smallvit.runs import Run
 from smallvit.training.step import Stepper
 from tests.experiments.conftest import TINY_WORDS
@@ -153,6 +154,16 @@ def test_one_process_at_a_time(settings, tmp_path):
 
     assert conduct(folder, started=second)
     assert len(seen) == 1
+
+
+def test_one_process_at_a_time_where_the_file_system_has_no_locks(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    for _ in range(2):
+        with alone(tmp_path), pytest.raises(ValueError, match="another process"), alone(tmp_path):
+            raise AssertionError("two at a time")
 
 
 def test_a_lock_that_is_a_link_is_left_alone(settings, tmp_path):

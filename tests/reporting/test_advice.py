@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smallvit.reporting.advice import advise
+from smallvit.reporting.narrative import advise
 from smallvit.runs import Run, RunConfig
 
 

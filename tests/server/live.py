@@ -15,6 +15,7 @@ import numpy as np
 
 from smallvit.inference import Card, Predictor
 from smallvit.server import Limits
+from smallvit.server.app import make_app
 from smallvit.server.running import listen, make_server
 
 PATIENCE = 60
@@ -30,7 +31,8 @@ def served(
     if buffer:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
     address = "http://{}:{}".format(*listener.getsockname())
-    server = make_server(predictor, limits or Limits(), **options)
+    limits = limits or Limits()
+    server = make_server(make_app(predictor, limits, **options), limits)
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -18,9 +18,8 @@ from smallvit.files import hash_bytes
 from smallvit.layers import resample
 from smallvit.models import create_model
 from smallvit.models.build import describe, make_model
-from smallvit.transfer.channels import adapt
 from smallvit.transfer.start import start_from
-from smallvit.transfer.state_dicts import for_timm
+from smallvit.transfer.state_dicts import adapt, for_timm
 from tests.golden.reference import state_dict
 from tests.models.shrunk import FAMILIES, shrunk
 from tests.models.timm_makers import MAKERS, local_parts, spts, stir

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from smallvit.server import Limits
 from smallvit.server.hosts import own_hosts
-from smallvit.server.running import listen, server_of, url_of
+from smallvit.server.running import listen, make_server, url_of
 from smallvit.watching.app import Watcher, make_app
 from tests.server.live import PATIENCE
 
@@ -45,7 +45,7 @@ def watching(root: Path, **options) -> Iterator[str]:
     """The address of a server in a thread."""
     listener = listen("127.0.0.1", 0)
     app = make_app(Watcher(root, **options), own_hosts("127.0.0.1", "127.0.0.1", ()))
-    server = server_of(app, Limits())
+    server = make_server(app, Limits())
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
