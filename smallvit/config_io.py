@@ -245,21 +245,26 @@ def _join(path: str, key: str) -> str:
 
 def _convert(kind: Any, value: Any, path: str) -> Any:
     """A value of plain data as the type a field has."""
-    origin = get_origin(kind)
+    origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
     if is_dataclass(kind) and isinstance(kind, type):
         return value if isinstance(value, kind) else from_plain(kind, value, path)
     if origin in (Union, types.UnionType):
-        return _convert_union(get_args(kind), value, path)
+        return _convert_union(inner, value, path)
     if origin is Literal:
-        if value not in get_args(kind):
-            allowed = ", ".join(map(str, get_args(kind)))
-            verb = "are" if len(get_args(kind)) > 1 else "is"
-            raise ValueError(f"{path} is {value!r}: allowed {verb} {allowed}")
+        if value not in inner:
+            verb = "are" if len(inner) > 1 else "is"
+            raise ValueError(f"{path} is {value!r}: allowed {verb} {', '.join(map(str, inner))}")
         return value
     if origin is tuple:
-        return _convert_tuple(get_args(kind), value, path)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{path} is {value!r}: expected a list")
+        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        if len(value) != len(kinds):
+            raise ValueError(f"{path} is {value!r}: expected a list of {len(kinds)}")
+        pairs = enumerate(zip(kinds, value, strict=True))
+        return tuple(_convert(each, item, f"{path}[{i}]") for i, (each, item) in pairs)
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise ValueError(f"{path} is {value!r}: expected keys and values")
@@ -295,14 +300,3 @@ def _convert_union(kinds: Sequence[Any], value: Any, path: str) -> Any:
             except ValueError as error:
                 reasons.append(str(error).removeprefix(f"{path} is {value!r}: "))
     raise ValueError(f"{path} is {value!r}: {' or '.join(reasons)}")
-
-
-def _convert_tuple(kinds: Sequence[Any], value: Any, path: str) -> tuple[Any, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{path} is {value!r}: expected a list")
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_convert(kinds[0], item, f"{path}[{i}]") for i, item in enumerate(value))
-    if len(value) != len(kinds):
-        raise ValueError(f"{path} is {value!r}: expected a list of {len(kinds)}")
-    pairs = enumerate(zip(kinds, value, strict=True))
-    return tuple(_convert(kind, item, f"{path}[{i}]") for i, (kind, item) in pairs)
