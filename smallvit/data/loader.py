@@ -120,7 +120,7 @@ class Loader:
         share = batch_size // world_size
         self._positions = torch.arange(rank * share, (rank + 1) * share, device=self.device)
         self._epochs: dict[int, tuple[Int64[np.ndarray, " N"], Int64[Tensor, " N"]]] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="smallvit-loader")
         self._coming: dict[int, Future[tuple[Tensor, Any]]] = {}
         self._stream: Any = None
         if self.device.type == "cuda":
@@ -156,12 +156,11 @@ class Loader:
         labels = self._labels[indices]
         if self._images is not None:
             return Batch(self._images[indices], labels, self._positions)
-        coming = self._coming.pop(step, None) or self._submit(step)
         self._coming = {
-            later: self._coming.get(later) or self._submit(later)
-            for later in range(step + 1, step + 1 + self.ahead)
+            each: self._coming.get(each) or self._pool.submit(self._gather, self._indices(each)[0])
+            for each in range(step, step + 1 + self.ahead)
         }
-        images, arrived = coming.result()
+        images, arrived = self._coming.pop(step).result()
         if arrived is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(arrived)
@@ -223,11 +222,6 @@ class Loader:
         start = batch * self.batch_size + self.rank * share
         on_host, on_device = self._order(epoch)
         return on_host[start : start + share], on_device[start : start + share]
-
-    def _submit(self, step: int) -> "Future[tuple[Tensor, Any]]":
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="smallvit-loader")
-        return self._pool.submit(self._gather, self._indices(step)[0])
 
     def _gather(self, indices: Int64[np.ndarray, " B"]) -> tuple[Tensor, Any]:
         """Images being copied to the device, and on a GPU the event that the copy is done."""

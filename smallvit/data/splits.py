@@ -108,7 +108,9 @@ def hold_out(
         wanted = max(1, int(len(members) * fraction + 0.5))
         for grouping in keys:
             order = members[np.argsort(grouping[members], kind="stable")]
-            cut = _cut(grouping[order], wanted)
+            # The nearest cut, of two the larger, that separates no group and leaves one.
+            cuts = np.append(np.flatnonzero(np.diff(grouping[order]))[::-1] + 1, 0)
+            cut = cuts[np.abs(cuts - wanted).argmin()]
             if 0 < cut <= 2 * wanted:
                 break
         chosen[order[:cut]] = True
@@ -185,12 +187,6 @@ def deal(
     _, first, group = np.unique(keys[-1][order], return_index=True, return_inverse=True)
     assigned[order] = assigned[order][first][group]
     return assigned
-
-
-def _cut(keys: UInt64[np.ndarray, " n"], wanted: int) -> int:
-    """The cut nearest to `wanted` that separates no equal keys and leaves some after it."""
-    cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist()]
-    return int(min(cuts, key=lambda cut: (abs(cut - wanted), -cut)))
 
 
 def _keys(
