@@ -37,7 +37,9 @@ def read_folder(root: Path, *, unlabelled: bool = False) -> Source:
     if not splits:
         pairs = [("", folder) for folder in folders]
     for above in (root, *splits.values()):
-        tree.count_unclassed(above)
+        loose = sum(is_image(entry.name) and not is_folder(entry) for entry in _listed(above))
+        if loose:
+            tree.unclassed[shown(above)] += loose
     rows = [
         (path, shown(folder.name), split) for split, folder in pairs for path in tree.images(folder)
     ]
@@ -130,12 +132,6 @@ class _Tree:
     def folders(self, folder: Path) -> list[Path]:
         """The visible folders inside."""
         return [Path(entry) for entry in _listed(folder) if is_folder(entry)]
-
-    def count_unclassed(self, folder: Path) -> None:
-        """Counts the images that lie in a folder of class folders itself."""
-        count = sum(is_image(entry.name) and not is_folder(entry) for entry in _listed(folder))
-        if count:
-            self.unclassed[shown(folder)] += count
 
     def images(self, folder: Path) -> Iterator[Path]:
         """Every image at any depth; links are followed, but not in circles."""

@@ -116,7 +116,7 @@ class Loader:
         self.balanced, self.repeats, self.ahead = balanced, repeats, ahead
         self._host_labels = labels
         self._labels = torch.from_numpy(labels.copy()).to(self.device)
-        self._images = self._upload() if self._fits(resident) else None
+        self._images = self._upload(resident)
         share = batch_size // world_size
         self._positions = torch.arange(rank * share, (rank + 1) * share, device=self.device)
         self._epochs: dict[int, tuple[Int64[np.ndarray, " N"], Int64[Tensor, " N"]]] = {}
@@ -236,16 +236,13 @@ class Loader:
             arrived = self._stream.record_event()
         return moved, arrived
 
-    def _fits(self, wanted: bool | None) -> bool:
-        if wanted is not None:
-            return wanted
-        if self.device.type != "cuda":
-            return False
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return self.pixels.nbytes <= _MEMORY_SHARE * free
-
-    def _upload(self) -> UInt8[Tensor, "N C H W"]:
-        """Copies all images to the device, a part at a time."""
+    def _upload(self, wanted: bool | None) -> UInt8[Tensor, "N C H W"] | None:
+        """All images on the device, copied a part at a time, if they are wanted there or fit."""
+        if wanted is None and self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            wanted = self.pixels.nbytes <= _MEMORY_SHARE * free
+        if not wanted:
+            return None
         images = torch.empty(self.pixels.shape, dtype=torch.uint8, device=self.device)
         for start in range(0, len(self), 4096):
             refuse_truncated(self.pixels)
