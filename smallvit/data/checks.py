@@ -93,7 +93,7 @@ def _unreadable(view: View) -> Iterator[Finding]:
 def _channels(view: View) -> Iterator[Finding]:
     wanted = view.dataset.channels
     fitting = [1, 3] if wanted in (1, 3) else [wanted]
-    odd = np.flatnonzero(view.survey.readable & ~np.isin(view.survey.channels, fitting))
+    odd = np.flatnonzero(view.survey.readable & ~np.isin(view.survey.channels, fitting)).tolist()
     yield from _found(
         "error",
         "channels",
