@@ -140,26 +140,8 @@ def check_keys(
             raise ValueError(f"unknown key {_join(path, str(key))!r}{hint}")
 
 
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Plain data with some of its values replaced; a key that is not there is refused.
-
-    What stands below `options` is free: any key goes.
-    """
-    free = path.rpartition(".")[2] == "options"
-    if not free:
-        check_keys(changes, base, path)
-    merged = dict(base)
-    for key, value in changes.items():
-        old = base.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge(old, value, _join(path, key))
-        else:
-            merged[key] = value
-    return merged
-
-
 def overlaid(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """Partial trees as one; where several have a value the last counts."""
+    """Trees, whole or partial, as one; where several have a value the last counts."""
     result: dict[str, Any] = {}
     for tree in trees:
         for key, value in tree.items():
@@ -182,14 +164,6 @@ def leaf(tree: Any, path: str) -> Any:
     for part in path.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree
-
-
-def assignment(text: str) -> dict[str, Any]:
-    """`optim.lr=3e-4` as a partial tree."""
-    path, equals, value = text.partition("=")
-    if not equals or not all(path.strip().split(".")):
-        raise ValueError(f"{text!r} is not an assignment: write path=value, such as optim.lr=3e-4")
-    return nested(path.strip(), read_yaml(value, f"the value of {path}"))
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -10,7 +10,7 @@ BITS = 7
 """Images whose hashes of 64 bits differ in more bits than this are different."""
 
 _RARE = 20  # how much closer than its fifth neighbour a typical image's near duplicate must be
-_CLOSEST, _WIDEST = 0.002, 0.02
+_CLOSEST, _WIDEST = 0.002, 0.02  # distances, one minus the correlation
 _FLAT = 2.0
 _VOTERS = 1000
 _NEIGHBOURS = 5
@@ -44,7 +44,10 @@ def near_duplicates(
     if len(varied) < 2:
         return np.empty((0, 2), np.int64)
     vectors = _normalised(thumbs[varied])
-    limit = 1 - _reach(vectors)
+    sample = vectors[np.random.default_rng(0).permutation(len(vectors))[:1000]]
+    likeness = np.sort(sample @ sample.T, axis=1)[:, ::-1]
+    fifth = np.median(1 - likeness[:, min(_NEIGHBOURS, len(sample) - 1)])
+    limit = 1 - float(np.clip(fifth / _RARE, _CLOSEST, _WIDEST))
     if among is not None:
         chosen = np.isin(varied, among)
         varied, vectors = varied[chosen], vectors[chosen]
@@ -104,14 +107,6 @@ def _normalised(thumbs: UInt8[np.ndarray, "N T T"]) -> Float32[np.ndarray, "N TT
     flat -= flat.mean(axis=1, keepdims=True)
     flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6)
     return flat
-
-
-def _reach(vectors: Float32[np.ndarray, "N TT"]) -> float:
-    """The distance, one minus the correlation, below which two images are duplicates."""
-    sample = vectors[np.random.default_rng(0).permutation(len(vectors))[:1000]]
-    likeness = np.sort(sample @ sample.T, axis=1)[:, ::-1]
-    fifth = np.median(1 - likeness[:, min(_NEIGHBOURS, len(sample) - 1)])
-    return float(np.clip(fifth / _RARE, _CLOSEST, _WIDEST))
 
 
 def _buckets(codes: UInt64[np.ndarray, " N"]) -> list[tuple[int, Int64[np.ndarray, " n"]]]:
