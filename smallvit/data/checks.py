@@ -49,7 +49,9 @@ class View:
         for index in np.flatnonzero(self.survey.readable).tolist():
             alike[self.survey.digests[index].tobytes()].append(index)
         first = np.array([group[0] for group in alike.values()], np.int64)
-        self.copies: Groups = [np.array(group) for group in alike.values() if len(group) > 1]
+        self.copies: Groups = [
+            np.array(group, np.int64) for group in alike.values() if len(group) > 1
+        ]
         self.near: Groups = list(first[near_duplicates(self.survey.thumbs[first])])
 
     def title(self, index: int) -> str:
