@@ -55,6 +55,9 @@ Port = Annotated[int, Between(0, 65_535)]
 Share = Annotated[float, Between(0, 1)]
 Seed = Annotated[int, Between(-(2**63), 2**63 - 1)]
 
+_OF_ARRAYS = "array_type"
+"""Where one of jaxtyping's hints has the class of arrays that it is about."""
+
 _LISTS = (collections.abc.Sequence, collections.abc.Iterable, list)
 _WORDS = {
     bool: "True or False",
@@ -156,7 +159,7 @@ class _NamedType(type):
     """Lets `nn.Module` stand for a class too."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or name == _OF_ARRAYS:
             raise AttributeError(name)
         return type(cls)(name, (_Named,), {})
 
@@ -195,7 +198,8 @@ def _matches(hint: Any, value: Any) -> bool:
         return isinstance(value, collections.abc.Iterable) and not isinstance(value, str | bytes)
     if hint is None:
         return value is None
-    kind = _array_type(hint if origin is tuple else origin or hint)
+    kind = hint if origin is tuple else origin or hint
+    kind = getattr(kind, _OF_ARRAYS, kind)
     if kind is bool:
         return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
     if kind is int:
@@ -207,11 +211,6 @@ def _matches(hint: Any, value: Any) -> bool:
     if not isinstance(kind, type) or kind is tuple or kind.__module__ == "typing":
         return True
     return isinstance(value, kind)
-
-
-def _array_type(kind: Any) -> Any:
-    """The class of arrays that one of jaxtyping's hints is about; any other class is itself."""
-    return kind if isinstance(kind, _NamedType) else getattr(kind, "array_type", kind)
 
 
 def _expected(hint: Any) -> str:
@@ -228,7 +227,7 @@ def _word(hint: Any) -> str:
         return f"one of {_listed(hint)}"
     if origin in _LISTS:
         return f"a list, each {_expected(get_args(hint)[0])}"
-    kind = _array_type(origin or hint)
+    kind = getattr(origin or hint, _OF_ARRAYS, origin or hint)
     return _WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 

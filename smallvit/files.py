@@ -190,30 +190,24 @@ def images_in(
     input, one per line; anything else for itself, whether it exists or not. What stands for
     nothing is yielded with an error whose `strerror` is the rest of "PATH: …".
     """
-    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        yield from _images_at(os.fspath(path))
-
-
-def _images_at(path: str) -> Iterator[Found]:
-    if path == "-":
-        for line in sys.stdin.buffer:  # names of files need not be text
-            if name := os.fsdecode(line).rstrip("\r\n"):
-                yield Found(name)
-        return
-    if os.path.isdir(path):
-        files, nothing = _images_below(path), "it holds no images"
-    elif glob.has_magic(path) and not os.path.lexists(path):
-        matches = sorted(glob.glob(path, recursive=True))
-        files = (Found(match) for match in matches if not os.path.isdir(match))
-        nothing = "no file matches this pattern"
-    else:
-        files, nothing = iter([Found(path)]), ""
-    empty = True
-    for file in files:
-        empty = False
-        yield file
-    if empty:
-        yield Found(path, OSError(errno.ENOENT, nothing))
+    for each in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        path, nothing = os.fspath(each), ""
+        files: Iterator[Found] = iter([Found(path)])
+        if path == "-":  # names of files need not be text
+            names = (os.fsdecode(line).rstrip("\r\n") for line in sys.stdin.buffer)
+            files = (Found(name) for name in names if name)
+        elif os.path.isdir(path):
+            files, nothing = _images_below(path), "it holds no images"
+        elif glob.has_magic(path) and not os.path.lexists(path):
+            matches = sorted(glob.glob(path, recursive=True))
+            files = (Found(match) for match in matches if not os.path.isdir(match))
+            nothing = "no file matches this pattern"
+        empty = True
+        for file in files:
+            empty = False
+            yield file
+        if empty and nothing:
+            yield Found(path, OSError(errno.ENOENT, nothing))
 
 
 def _images_below(folder: str) -> Iterator[Found]:

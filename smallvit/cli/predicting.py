@@ -17,8 +17,8 @@ _IMAGES = (
     "Images, folders of them at any depth, patterns, and - for a list on standard input, one path "
     "per line."
 )
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
+_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+_Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 
 
 @app.command()
@@ -80,8 +80,8 @@ def predict(
     top: Annotated[int, typer.Option(help="How many classes to name.")] = 5,
     flip: Annotated[bool, typer.Option(help="Average with the mirror image.")] = False,
     batch_size: Annotated[int, typer.Option(help="Images per forward pass.")] = 32,
-    device: Device = "auto",
-    trust: Trust = False,
+    device: _Device = "auto",
+    trust: _Trust = False,
 ) -> None:
     """Name the classes of images, with calibrated probabilities.
 
@@ -150,8 +150,8 @@ def serve(
         typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any free one.")] = 8000,
-    device: Device = "auto",
-    trust: Trust = False,
+    device: _Device = "auto",
+    trust: _Trust = False,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
