@@ -24,10 +24,7 @@ _Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 @app.command()
 def explain(
     run: RunFolder,
-    images: Annotated[
-        list[str],
-        typer.Argument(metavar="IMAGES", help=_IMAGES),
-    ],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGES", help=_IMAGES)],
     out: Annotated[Path, typer.Option(help="The folder for the sheets.")] = Path("explained"),
     class_: Annotated[
         str | None,
@@ -65,14 +62,8 @@ def explain(
 
 @app.command()
 def predict(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="RUN|FILE", help=f"What to load: {sources()}."),
-    ],
-    paths: Annotated[
-        list[str],
-        typer.Argument(metavar="PATHS", help=_IMAGES),
-    ],
+    source: Annotated[str, typer.Argument(metavar="RUN|FILE", help=f"What to load: {sources()}.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATHS", help=_IMAGES)],
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Write a .csv, .json, .jsonl or .parquet file."),
@@ -141,10 +132,7 @@ def export(
 
 @app.command()
 def serve(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="RUN|FILE", help=f"What to serve: {sources()}."),
-    ],
+    source: Annotated[str, typer.Argument(metavar="RUN|FILE", help=f"What to serve: {sources()}.")],
     host: Annotated[
         str,
         typer.Option(help="The address to listen on; 0.0.0.0 is every address of this machine."),

@@ -206,6 +206,8 @@ def test_assignments():
         changes_of(["model.options.dim=64", "model.options.new.deep=[1, 2]", "loop.batch_size=1e3"])
     )
     assert config.model.options == {"dim": 64, "new": {"deep": [1, 2]}}
+    config = config.changed(changes_of(["model.options.new.wide=3"]))
+    assert config.model.options == {"dim": 64, "new": {"deep": [1, 2], "wide": 3}}
     assert config.loop.batch_size == 1000
     assert isinstance(config.loop.batch_size, int)
 
