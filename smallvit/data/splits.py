@@ -193,9 +193,9 @@ def _keys(
     seed: int, split: str, groupings: Sequence[UInt8[np.ndarray, "N digest"]]
 ) -> list[UInt64[np.ndarray, " N"]]:
     """For each grouping a random number per image, the same for those with the same hash."""
-
-    def key(digest: bytes) -> int:
-        text = f"{seed} {split} ".encode() + digest
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-
-    return [np.array([key(row.tobytes()) for row in each], np.uint64) for each in groupings]
+    start, keys = f"{seed} {split} ".encode(), []
+    for digests in groupings:
+        hashes = (hashlib.blake2b(start + row.tobytes(), digest_size=8) for row in digests)
+        drawn = np.frombuffer(b"".join(each.digest() for each in hashes), ">u8")
+        keys.append(drawn.astype(np.uint64))
+    return keys
