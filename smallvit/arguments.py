@@ -55,13 +55,18 @@ Port = Annotated[int, Between(0, 65_535)]
 Share = Annotated[float, Between(0, 1)]
 Seed = Annotated[int, Between(-(2**63), 2**63 - 1)]
 
+_OF_ARRAYS = "array_type"
+"""Where one of jaxtyping's hints has the class of arrays that it is about."""
+
 _LISTS = (collections.abc.Sequence, collections.abc.Iterable, list)
 _WORDS = {
     bool: "True or False",
     int: "a whole number",
     float: "a number",
     str: "text",
-    type(None): "None",
+    os.PathLike: "a path",
+    collections.abc.Mapping: "keys and values",
+    dict: "keys and values",
 }
 
 
@@ -70,7 +75,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     It raises TypeError for what is of another kind, and ValueError for what is out of range or NaN.
     """
-    signature, hints = inspect.signature(function), _Hints(function)
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -78,9 +83,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:
             return function(*args, **kwargs)  # which says what is missing or unknown
-        for name, value in given.items():
-            if name in hints.known:
-                check(name, value, hints.known[name])
+        for name, hint in _hints(function).items():
+            if name in given:
+                check(name, given[name], hint)
         return function(*args, **kwargs)
 
     return call
@@ -88,7 +93,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 def check_fields(instance: Any) -> None:
     """Refuses a dataclass whose fields are not what they are declared to be; see `checked`."""
-    for name, hint in _Hints(type(instance)).known.items():
+    for name, hint in _hints(instance.__class__).items():
         check(name, getattr(instance, name), hint)
 
 
@@ -99,15 +104,18 @@ def check(name: str, value: Any, hint: Any) -> None:
         kind = ValueError if isinstance(value, float) and math.isnan(value) else TypeError
         raise kind(f"{name}{verb} {described(value)}: expected is {_expected(hint)}")
     for part in _parts(hint):
-        if _is_path(part) and isinstance(value, str) and (not value or "\0" in value):
+        origin, inner = get_origin(part), get_args(part)
+        if origin is os.PathLike and isinstance(value, str) and (not value or "\0" in value):
             raise ValueError(f"{name}{verb} {value!r}: expected is the name of a file or folder")
-        if get_origin(part) in _LISTS and _is_list(value):
+        if origin in _LISTS and _is_list(value):
             for item in value:
-                check(f"{name} holds", item, get_args(part)[0])
-        allowed = _range(part)
-        if allowed and _is_number(value) and not allowed.least <= value <= allowed.most:
-            raise ValueError(f"{name}{verb} {described(value)}: allowed is {allowed.words(value)}")
-        if get_origin(part) is Literal and value not in get_args(part) and isinstance(value, str):
+                check(f"{name} holds", item, inner[0])
+        if origin is Annotated and _is_number(value):
+            allowed: Between = inner[1]
+            if not allowed.least <= value <= allowed.most:
+                words = allowed.words(value)
+                raise ValueError(f"{name}{verb} {described(value)}: allowed is {words}")
+        if origin is Literal and value not in inner and isinstance(value, str):
             raise ValueError(f"{name}{verb} {value!r}: allowed are {_listed(part)}")
 
 
@@ -125,24 +133,19 @@ def described(value: Any) -> str:
     return f"{'an' if kind[:1] in 'aeiouAEIOU' else 'a'} {kind}"
 
 
-class _Hints:
+@functools.cache
+def _hints(of: Any) -> dict[str, Any]:
     """The hints of a function or dataclass by name, resolved when they are first needed."""
-
-    def __init__(self, of: Any) -> None:
-        self._of = of
-
-    @functools.cached_property
-    def known(self) -> dict[str, Any]:
-        module = inspect.getmodule(self._of)
-        names = _Names(vars(module) if module else {})
-        known = {}
-        for name, hint in inspect.get_annotations(self._of).items():
-            try:
-                known[name] = eval(hint, {}, names) if isinstance(hint, str) else hint
-            except Exception:  # a hint that only a type checker understands
-                continue
-        known.pop("return", None)
-        return known
+    module = inspect.getmodule(of)
+    names = _Names(vars(module) if module else {})
+    known = {}
+    for name, hint in inspect.get_annotations(of).items():
+        try:
+            known[name] = eval(hint, {}, names) if isinstance(hint, str) else hint
+        except Exception:  # a hint that only a type checker understands
+            continue
+    known.pop("return", None)
+    return known
 
 
 class _Names(dict[str, Any]):
@@ -156,7 +159,7 @@ class _NamedType(type):
     """Lets `nn.Module` stand for a class too."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or name == _OF_ARRAYS:
             raise AttributeError(name)
         return type(cls)(name, (_Named,), {})
 
@@ -168,15 +171,6 @@ class _Named(metaclass=_NamedType):
 def _parts(hint: Any) -> tuple[Any, ...]:
     """The members of a union, or the hint alone."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _range(hint: Any) -> Between | None:
-    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((note for note in notes if isinstance(note, Between)), None)
-
-
-def _is_path(hint: Any) -> bool:
-    return (get_origin(hint) or hint) is os.PathLike
 
 
 def _is_number(value: Any) -> bool:
@@ -202,29 +196,21 @@ def _matches(hint: Any, value: Any) -> bool:
         return _is_list(value)
     if origin is collections.abc.Iterable:
         return isinstance(value, collections.abc.Iterable) and not isinstance(value, str | bytes)
-    return _matches_class(hint if origin is None or origin is tuple else origin, value)
-
-
-def _matches_class(kind: Any, value: Any) -> bool:
-    if kind is None:
+    if hint is None:
         return value is None
+    kind = hint if origin is tuple else origin or hint
+    kind = getattr(kind, _OF_ARRAYS, kind)
     if kind is bool:
         return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
     if kind is int:
         return isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if kind is float:
         return _is_number(value) and value == value
-    kind = _array_type(kind)
     if isinstance(kind, _NamedType):
         return any(base.__name__ == kind.__name__ for base in type(value).__mro__)
     if not isinstance(kind, type) or kind is tuple or kind.__module__ == "typing":
         return True
     return isinstance(value, kind)
-
-
-def _array_type(kind: Any) -> Any:
-    """The class of arrays that one of jaxtyping's hints is about; any other class is itself."""
-    return kind if isinstance(kind, _NamedType) else getattr(kind, "array_type", kind)
 
 
 def _expected(hint: Any) -> str:
@@ -241,11 +227,7 @@ def _word(hint: Any) -> str:
         return f"one of {_listed(hint)}"
     if origin in _LISTS:
         return f"a list, each {_expected(get_args(hint)[0])}"
-    if origin in (collections.abc.Mapping, dict):
-        return "keys and values"
-    if _is_path(hint):
-        return "a path"
-    kind = _array_type(origin or hint)
+    kind = getattr(origin or hint, _OF_ARRAYS, origin or hint)
     return _WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 

@@ -140,26 +140,8 @@ def check_keys(
             raise ValueError(f"unknown key {_join(path, str(key))!r}{hint}")
 
 
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Plain data with some of its values replaced; a key that is not there is refused.
-
-    What stands below `options` is free: any key goes.
-    """
-    free = path.rpartition(".")[2] == "options"
-    if not free:
-        check_keys(changes, base, path)
-    merged = dict(base)
-    for key, value in changes.items():
-        old = base.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            merged[key] = merge(old, value, _join(path, key))
-        else:
-            merged[key] = value
-    return merged
-
-
 def overlaid(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """Partial trees as one; where several have a value the last counts."""
+    """Trees, whole or partial, as one; where several have a value the last counts."""
     result: dict[str, Any] = {}
     for tree in trees:
         for key, value in tree.items():
@@ -191,14 +173,6 @@ def flattened(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
         name = _join(path, str(key))
         flat |= flattened(value, name) if isinstance(value, Mapping) else {name: value}
     return flat
-
-
-def assignment(text: str) -> dict[str, Any]:
-    """`optim.lr=3e-4` as a partial tree."""
-    path, equals, value = text.partition("=")
-    if not equals or not all(path.strip().split(".")):
-        raise ValueError(f"{text!r} is not an assignment: write path=value, such as optim.lr=3e-4")
-    return nested(path.strip(), read_yaml(value, f"the value of {path}"))
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -254,21 +228,26 @@ def _join(path: str, key: str) -> str:
 
 def _convert(kind: Any, value: Any, path: str) -> Any:
     """A value of plain data as the type a field has."""
-    origin = get_origin(kind)
+    origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
     if is_dataclass(kind) and isinstance(kind, type):
         return value if isinstance(value, kind) else from_plain(kind, value, path)
     if origin in (Union, types.UnionType):
-        return _convert_union(get_args(kind), value, path)
+        return _convert_union(inner, value, path)
     if origin is Literal:
-        if value not in get_args(kind):
-            allowed = ", ".join(map(str, get_args(kind)))
-            verb = "are" if len(get_args(kind)) > 1 else "is"
-            raise ValueError(f"{path} is {value!r}: allowed {verb} {allowed}")
+        if value not in inner:
+            verb = "are" if len(inner) > 1 else "is"
+            raise ValueError(f"{path} is {value!r}: allowed {verb} {', '.join(map(str, inner))}")
         return value
     if origin is tuple:
-        return _convert_tuple(get_args(kind), value, path)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{path} is {value!r}: expected a list")
+        kinds = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        if len(value) != len(kinds):
+            raise ValueError(f"{path} is {value!r}: expected a list of {len(kinds)}")
+        pairs = enumerate(zip(kinds, value, strict=True))
+        return tuple(_convert(each, item, f"{path}[{i}]") for i, (each, item) in pairs)
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise ValueError(f"{path} is {value!r}: expected keys and values")
@@ -304,14 +283,3 @@ def _convert_union(kinds: Sequence[Any], value: Any, path: str) -> Any:
             except ValueError as error:
                 reasons.append(str(error).removeprefix(f"{path} is {value!r}: "))
     raise ValueError(f"{path} is {value!r}: {' or '.join(reasons)}")
-
-
-def _convert_tuple(kinds: Sequence[Any], value: Any, path: str) -> tuple[Any, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{path} is {value!r}: expected a list")
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_convert(kinds[0], item, f"{path}[{i}]") for i, item in enumerate(value))
-    if len(value) != len(kinds):
-        raise ValueError(f"{path} is {value!r}: expected a list of {len(kinds)}")
-    pairs = enumerate(zip(kinds, value, strict=True))
-    return tuple(_convert(kind, item, f"{path}[{i}]") for i, (kind, item) in pairs)

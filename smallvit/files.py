@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -141,7 +142,7 @@ def listed(folder: str | os.PathLike[str]) -> "list[os.DirEntry[str]]":
     """The entries of a folder by name, but hidden ones and what macOS adds to archives."""
     with os.scandir(folder) as entries:
         visible = [e for e in entries if not e.name.startswith((".", "__MACOSX"))]
-    return sorted(visible, key=lambda entry: entry.name)
+    return sorted(visible, key=attrgetter("name"))
 
 
 def is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -164,28 +165,19 @@ def walk(
         folder: Where to begin.
         above: Further folders that links must not lead back to.
     """
-    return _walk(os.fspath(folder), frozenset(_identity(item) for item in above))
-
-
-def _walk(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[Found]:
+    above = tuple(above)
     try:
-        identity = _identity(folder)
-        if identity in above:
+        if any(os.path.samefile(folder, each) for each in above):
             raise OSError(errno.ELOOP, "it is a link back to a folder above it")
         entries = listed(folder)
     except OSError as error:
-        yield Found(folder, error)
+        yield Found(os.fspath(folder), error)
         return
     for entry in entries:
         if is_folder(entry):
-            yield from _walk(entry.path, above | {identity})
+            yield from walk(entry.path, (*above, folder))
         else:
             yield Found(entry.path)
-
-
-def _identity(folder: str | os.PathLike[str]) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
 
 
 def images_in(
@@ -198,30 +190,24 @@ def images_in(
     input, one per line; anything else for itself, whether it exists or not. What stands for
     nothing is yielded with an error whose `strerror` is the rest of "PATH: …".
     """
-    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        yield from _images_at(os.fspath(path))
-
-
-def _images_at(path: str) -> Iterator[Found]:
-    if path == "-":
-        for line in sys.stdin.buffer:  # names of files need not be text
-            if name := os.fsdecode(line).rstrip("\r\n"):
-                yield Found(name)
-        return
-    if os.path.isdir(path):
-        files, nothing = _images_below(path), "it holds no images"
-    elif glob.has_magic(path) and not os.path.lexists(path):
-        matches = sorted(glob.glob(path, recursive=True))
-        files = (Found(match) for match in matches if not os.path.isdir(match))
-        nothing = "no file matches this pattern"
-    else:
-        files, nothing = iter([Found(path)]), ""
-    empty = True
-    for file in files:
-        empty = False
-        yield file
-    if empty:
-        yield Found(path, OSError(errno.ENOENT, nothing))
+    for each in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        path, nothing = os.fspath(each), ""
+        files: Iterator[Found] = iter([Found(path)])
+        if path == "-":  # names of files need not be text
+            names = (os.fsdecode(line).rstrip("\r\n") for line in sys.stdin.buffer)
+            files = (Found(name) for name in names if name)
+        elif os.path.isdir(path):
+            files, nothing = _images_below(path), "it holds no images"
+        elif glob.has_magic(path) and not os.path.lexists(path):
+            matches = sorted(glob.glob(path, recursive=True))
+            files = (Found(match) for match in matches if not os.path.isdir(match))
+            nothing = "no file matches this pattern"
+        empty = True
+        for file in files:
+            empty = False
+            yield file
+        if empty and nothing:
+            yield Found(path, OSError(errno.ENOENT, nothing))
 
 
 def _images_below(folder: str) -> Iterator[Found]:

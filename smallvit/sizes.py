@@ -13,16 +13,12 @@ _LONGEST = 10_000
 def as_size(value: int | Iterable[int]) -> Size:
     """Height and width from one number or two."""
     sides: tuple[Any, ...] = tuple(value) if isinstance(value, Iterable) else (value, value)
-    if len(sides) != 2 or not all(_is_side(side) for side in sides):
+    if len(sides) != 2 or not all(hasattr(s, "__index__") and 0 < s <= _LONGEST for s in sides):
         raise ValueError(
             f"image_size is {value!r}: give one positive number, or two as (height, width), of up "
             f"to {_LONGEST:,} pixels"
         )
     return int(sides[0]), int(sides[1])
-
-
-def _is_side(side: Any) -> bool:
-    return hasattr(side, "__index__") and 0 < side <= _LONGEST
 
 
 def check_fit(fit: str) -> None:

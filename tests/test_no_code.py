@@ -28,7 +28,6 @@ from typer.testing import CliRunner
 
 import smallvit
 from smallvit.cli import app
-from smallvit.config_io import assignment
 from smallvit.data import load_data, read_image
 from smallvit.data.survey import survey_files
 from smallvit.evaluation import measure
@@ -36,7 +35,7 @@ from smallvit.formats import format_of
 from smallvit.inference import Card, Predictor, Row, predict, write_rows
 from smallvit.models.build import make_model
 from smallvit.runs import Run, RunConfig
-from smallvit.runs.config import read_changes
+from smallvit.runs.config import changes_of, read_changes
 from smallvit.server import Limits
 from smallvit.transfer.start import start_from
 from tests import hostile
@@ -406,7 +405,7 @@ ATTEMPTS: dict[str, tuple[Attempt, str]] = {
         "no \\*alias is read",
     ),
     "a tag on the command line": (
-        lambda at: assignment(f"seed=!!python/object/apply:os.mkdir [{at.canary}]"),
+        lambda at: changes_of([f"seed=!!python/object/apply:os.mkdir [{at.canary}]"]),
         TAG,
     ),
     "a tag in a run's config": (own_config, TAG),

@@ -8,8 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from smallvit.augment.config import EraseShape, Range
-from smallvit.augment.memory import written
-from smallvit.augment.randomness import whole
+from smallvit.augment.randomness import whole, written
 from smallvit.sizes import Size
 
 _ATTEMPTS = 10

@@ -108,9 +108,7 @@ class AugmentConfig:
             check(name, value, Sequence[float])
             if len(value) != 2:
                 raise ValueError(f"{name} is {value!r}: expected are the least and the largest")
-        for name in ("resized_crop", "erasing_area"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value[0] <= value[1] <= 1:
+            if name != "aspect" and not 0 < value[0] <= value[1] <= 1:
                 raise ValueError(
                     f"{name} is {value}: give the least and largest area, between 0 and 1"
                 )

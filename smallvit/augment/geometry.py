@@ -6,7 +6,7 @@ from torch import Tensor
 
 from smallvit.augment.boxes import Box, draw_box
 from smallvit.augment.config import Interpolation, Range
-from smallvit.augment.memory import written
+from smallvit.augment.randomness import written
 from smallvit.sizes import Size
 
 _FOUR = (-1, 0, 1, 2)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from smallvit.augment.boxes import Box, inside
 from smallvit.augment.config import Per
-from smallvit.augment.memory import written
-from smallvit.augment.randomness import whole
+from smallvit.augment.randomness import whole, written
 from smallvit.sizes import Size
 
 _QUANTILES = 1024

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from smallvit.augment.config import Interpolation
 from smallvit.augment.geometry import affine
-from smallvit.augment.memory import written
+from smallvit.augment.randomness import written
 
 Images = UInt8[Tensor, "B C H W"]
 Argument = Float[Tensor, " B"]

@@ -11,7 +11,6 @@ from smallvit.arguments import Between, Seed, checked, described
 from smallvit.augment.boxes import BOX_DRAWS, draw_box, erase
 from smallvit.augment.config import AugmentConfig
 from smallvit.augment.geometry import crop, draw_resized_crop, resized_crop
-from smallvit.augment.memory import written
 from smallvit.augment.mixing import (
     MIX_DRAWS,
     beta_quantiles,
@@ -22,7 +21,7 @@ from smallvit.augment.mixing import (
 )
 from smallvit.augment.operations import operate, operate_by_groups
 from smallvit.augment.policies import Drawn, PolicyTable, draw_policy, make_policy, policy_table
-from smallvit.augment.randomness import normal, uniform, whole
+from smallvit.augment.randomness import normal, uniform, whole, written
 from smallvit.sizes import Size, as_size
 
 # The position whose numbers the whole batch shares, and the step that the noise is drawn for; no

@@ -13,9 +13,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from smallvit.augment.config import AugmentConfig, Flavour
-from smallvit.augment.memory import written
 from smallvit.augment.operations import NUMBER, OPERATIONS
-from smallvit.augment.randomness import normal, whole
+from smallvit.augment.randomness import normal, whole, written
 from smallvit.sizes import Size
 
 

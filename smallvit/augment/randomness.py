@@ -1,14 +1,14 @@
 """Randomness as a pure function of (seed, step, position in the global batch).
 
 By Philox4x32-10: no generator state, so a draw is the same on every device, eager or compiled, and
-however the batch is split.
+however the batch is split. `written` keeps a compiled program from computing what was drawn anew
+for every pixel that depends on it.
 """
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from smallvit.augment.memory import written
 from smallvit.layers.kernels import exporting, philox, runs_on, uniform_numbers
 
 _WORD = 0xFFFFFFFF
@@ -38,3 +38,13 @@ def normal(uniforms: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def whole(uniforms: Float[Tensor, "*shape"], n: int | Tensor) -> Int64[Tensor, "*shape"]:
     """Whole numbers from 0 to n − 1, equally likely."""
     return (uniforms * n).long().clamp(max=n - 1)  # a product may round up to n
+
+
+def written(x: Tensor) -> Tensor:
+    """The same tensor, which a compiler may not fuse into what reads it.
+
+    A pixel of a moved image reads many pixels of the image before: fused, each of them would be
+    computed again for every reader. A view with strides needs the tensor in memory.
+    """
+    x = x.contiguous()
+    return x.as_strided(x.shape, x.stride())

@@ -5,17 +5,11 @@ import os
 # Each module adds its commands to the application, in this order.
 from smallvit.cli import (  # noqa: F401  # isort: skip
     training,
-    pretraining,
     data,
     evaluating,
-    reporting,
     experiments,
-    explaining,
     predicting,
-    exporting,
-    serving,
     watching,
-    models,
     info,
 )
 from smallvit.cli.app import app, refusal

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from smallvit.experiments.engine import Member, Outcome
-    from smallvit.reporting.sheet import Sheet, Table
+    from smallvit.reporting.sheet import Sheet
 
 logger = logging.getLogger("smallvit.cli")
 
@@ -22,20 +22,16 @@ def renderables(sheet: "Sheet", width: int) -> "Iterator[RenderableType]":
     """A sheet for a terminal: tables first, and the answer last, where it is seen."""
     from rich.text import Text
 
-    yield _table(sheet.tables[0], width)
+    table = sheet.tables[0]
+    rows = [[cell.text for cell in row] for row in table.rows]
+    # As many columns, from the left, as fit beside each other; the page has all.
+    yield columns_that_fit(table.columns, rows, width)
     for name, text in sheet.failures.items():
         yield Text(legible(f"failed: {name}: {text}"), style="red")
     for sentence in sheet.notes:
         yield Text(legible(sentence), style="dim")
     for sentence in sheet.lead:
         yield Text(legible(sentence), style="bold")
-
-
-def _table(table: "Table", width: int) -> "RenderableType":
-    """As many columns, from the left, as fit beside each other; the page has all."""
-    return columns_that_fit(
-        table.columns, [[cell.text for cell in row] for row in table.rows], width
-    )
 
 
 def columns_that_fit(

@@ -1,4 +1,4 @@
-"""`smallvit train` and `smallvit demo`."""
+"""`smallvit train`, `smallvit demo` and `smallvit pretrain`."""
 
 import os
 import shlex
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from smallvit.runs import Run, RunConfig
 
 _option = partial(typer.Option, rich_help_panel=RUN)
+Out = Annotated[Path | None, _option(help="The run folder; by default runs/<data>-<model>-<n>.")]
+
+_LEFT_OUT = ("--folds", "--drloc", "--teacher")
+_PRETRAINING = tuple(option for option in OPTIONS if option.name not in _LEFT_OUT)
 
 
 @app.command(cls=Command)
 @with_options(OPTIONS)
 def train(
     context: typer.Context,
-    out: Annotated[
-        Path | None, _option(help="The run folder; by default runs/<data>-<model>-<n>.")
-    ] = None,
+    out: Out = None,
     resume: Annotated[
         bool, _option("--resume", help="Go on with the unfinished run in --out.")
     ] = False,
@@ -105,6 +107,45 @@ def demo(
     _show(run)
     say(f"report, for a browser: {report([run.folder])}")
     say("your own images, one folder per class: smallvit train FOLDER")
+
+
+@app.command()
+@with_options(_PRETRAINING)
+def pretrain(
+    context: typer.Context,
+    out: Out = None,
+    changes: Annotated[
+        list[str] | None,
+        _option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Set one value of the config, such as optim.lr=3e-4.",
+        ),
+    ] = None,
+    **_: Any,
+) -> None:
+    """Learn from images without their labels, for `smallvit train --pretrained RUN` to start from.
+
+    The images may lie in class folders or not. Test images are left out, as in training.
+    """
+    from smallvit.config_io import leaf
+    from smallvit.devices import choose_device
+    from smallvit.recipes import plan
+    from smallvit.recipes.pretraining import pretraining
+    from smallvit.runs.config import changes_of, layered
+
+    settings = layered(requested(context, _PRETRAINING), changes_of(changes or []))
+    if choose_device(leaf(settings, "loop.device") or "auto").type == "cpu":
+        leave_room(NEIGHBOURS, os.environ)
+    planned = plan(changes=pretraining(settings), progress=sys.stderr.isatty())
+    run = _train(planned, planned.config, out)
+    if not run.finished:
+        raise typer.Exit(130)
+    val = [line["loss"] for line in run.log() if line["kind"] == "val"]
+    if val:
+        say(f"error of hidden pixels on validation {val[0]:.3f} at first, {min(val):.3f} at best")
+    say(f"run folder {run.folder}")
+    say(f"go on with: smallvit train DATA --pretrained {shlex.quote(str(run.folder))}")
 
 
 def _run(planned: "Plan | None", config: "RunConfig", out: Path | None) -> None:

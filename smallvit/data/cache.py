@@ -5,6 +5,7 @@ disk is an error message (writing to a mapped file would end in SIGBUS), and a b
 or ran twice at once leaves no incomplete entry.
 """
 
+import contextlib
 import errno
 import io
 import json
@@ -17,7 +18,6 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -77,10 +77,12 @@ def programs() -> Path:
 def entries() -> list[Entry]:
     """Every complete entry, newest first."""
     files = [(path.stat().st_mtime, path) for path in _own(directory()) if path.suffix == ".npy"]
-    return [
-        Entry(path=path, size=path.stat().st_size, about=_about(path))
-        for _, path in sorted(files, reverse=True)
-    ]
+    found = []
+    for _, path in sorted(files, reverse=True):
+        about = _read_about(path)
+        about.pop(_SUM, None)
+        found.append(Entry(path=path, size=path.stat().st_size, about=about))
+    return found
 
 
 def clear() -> int:
@@ -163,7 +165,7 @@ def _write(
     logger.info("decoded %d images in %.1f s into %s", shape[0], seconds, path)
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_entry(path: Path, reserve: int = 0) -> Iterator[IO[bytes]]:
     """A file of the cache to write, complete or not at all.
 
@@ -181,7 +183,14 @@ def open_entry(path: Path, reserve: int = 0) -> Iterator[IO[bytes]]:
             yield file
     except OSError as error:
         if error.errno in _FULL:
-            raise OSError(error.errno, _full(path.parent, reserve)) from error
+            free = shutil.disk_usage(path.parent).free
+            raise OSError(
+                error.errno,
+                f"no space for the decoded images: {reserve / 1e6:,.0f} MB are needed in "
+                f"{path.parent} and {free / 1e6:,.0f} MB are free. Set SMALLVIT_CACHE to a folder "
+                "on a larger disk, choose a smaller image_size, or remove old entries with "
+                "`smallvit cache --clear`",
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise OSError(
                 error.errno,
@@ -206,16 +215,7 @@ def _reserve(file: IO[bytes], size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _full(folder: Path, needed: int) -> str:
-    free = shutil.disk_usage(folder).free
-    return (
-        f"no space for the decoded images: {needed / 1e6:,.0f} MB are needed in {folder} and "
-        f"{free / 1e6:,.0f} MB are free. Set SMALLVIT_CACHE to a folder on a larger disk, choose "
-        "a smaller image_size, or remove old entries with `smallvit cache --clear`"
-    )
-
-
-@contextmanager
+@contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
     """Waits for another process that builds the same entry.
 
@@ -223,33 +223,21 @@ def _locked(path: Path) -> Iterator[bool]:
     done twice, and entries are complete all the same.
     """
     lock = path.with_suffix(".lock")
-    file = _lock(lock)
-    try:
-        yield file is not None
-    finally:
-        if file is not None:
-            lock.unlink(missing_ok=True)
-            file.close()
+    with contextlib.ExitStack() as held:
+        locked = False
+        try:
+            import fcntl
 
-
-def _lock(path: Path) -> IO[bytes] | None:
-    try:
-        import fcntl
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            file = path.open("wb")
-            try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            while not locked:
+                held.close()  # a file that was removed before it was ours keeps nobody out
+                file = held.enter_context(lock.open("wb"))
                 fcntl.flock(file, fcntl.LOCK_EX)
-                # One that was removed before it was ours keeps nobody out.
-                if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
-                    return file
-            except OSError:
-                file.close()
-                raise
-            file.close()
-    except (ImportError, OSError):
-        return None
+                locked = lock.exists() and os.path.samestat(os.fstat(file.fileno()), lock.stat())
+            held.callback(lock.unlink, missing_ok=True)
+        except (ImportError, OSError):
+            pass
+        yield locked
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."] | None:
@@ -312,10 +300,6 @@ def refuse_truncated(pixels: np.ndarray) -> None:
             f"{path} was shortened while it was in use: something else writes into the cache; "
             "start again, and the images are decoded again"
         )
-
-
-def _about(path: Path) -> Mapping[str, Any]:
-    return {key: value for key, value in _read_about(path).items() if key != _SUM}
 
 
 def _read_about(path: Path) -> dict[str, Any]:

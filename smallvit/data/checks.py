@@ -1,16 +1,18 @@
 """`audit` and its checks, each a function from a view of the dataset to findings."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
+from jaxtyping import Int64
 
 from smallvit.arguments import Width, checked
-from smallvit.data.auditing import Audit, Finding, Level, View
+from smallvit.data.auditing import Audit, Finding, Level
 from smallvit.data.dataset import Dataset
 from smallvit.data.images import UnreadableError, as_array
-from smallvit.data.similar import flip_loss
+from smallvit.data.similar import flip_loss, near_duplicates
+from smallvit.data.survey import joined
 from smallvit.text import counted, folded, shown, some
 
 _IMBALANCE = 10
@@ -18,101 +20,131 @@ _FEW = 10
 _LONG = 3
 _FLIP_LOSS = 0.1
 
+Items = tuple[tuple[str, ...], ...]
+Groups = Sequence[Int64[np.ndarray, " _"]]
 
-def _examples(items: tuple[tuple[str, ...], ...]) -> str:
-    return some(" = ".join(group[:3]) for group in items)
+
+class View:
+    """All splits of a dataset as one list, for the checks.
+
+    Attributes:
+        split: The split of each image; `names`, `labels` and `survey` are of each image too.
+        counts: Images per class, by split.
+        copies: Groups of identical images.
+        near: Pairs of images that are nearly identical; of identical ones only the first counts.
+    """
+
+    def __init__(self, dataset: Dataset, patch_size: int) -> None:
+        self.dataset, self.patch_size = dataset, patch_size
+        parts, classes = dataset.splits.values(), dataset.classes
+        self.split = np.repeat(list(dataset.splits), [len(samples) for samples in parts])
+        self.names = [name for samples in parts for name in samples.names]
+        self.labels = np.concatenate([samples.labels for samples in parts])
+        self.survey = joined([samples.survey for samples in parts])
+        self.counts: dict[str, dict[str, int]] = {}
+        for name, samples in dataset.splits.items():
+            row = np.bincount(samples.labels, minlength=len(classes)).tolist()
+            self.counts[name] = dict(zip(classes, row, strict=True))
+        alike: dict[bytes, list[int]] = defaultdict(list)
+        for index in np.flatnonzero(self.survey.readable).tolist():
+            alike[self.survey.digests[index].tobytes()].append(index)
+        first = np.array([group[0] for group in alike.values()], np.int64)
+        self.copies: Groups = [
+            np.array(group, np.int64) for group in alike.values() if len(group) > 1
+        ]
+        self.near: Groups = list(first[near_duplicates(self.survey.thumbs[first])])
+
+    def title(self, index: int) -> str:
+        """An image as messages name it."""
+        return f"{self.split[index]}: {shown(self.names[index])}"
+
+    def cases(self, groups: Iterable[Iterable[int]], *, labelled: bool = False) -> Items:
+        """One case per group of images, with their classes if `labelled`."""
+        classes = self.dataset.classes
+        return tuple(
+            tuple(
+                self.title(i) + (f" ({classes[self.labels[i]]})" if labelled else "") for i in group
+            )
+            for group in groups
+        )
+
+
+def _found(level: Level, code: str, what: str, items: Items, todo: str) -> Iterator[Finding]:
+    """A finding about all cases of something, which names the first few, if there are any."""
+    if items:
+        examples = some(" = ".join(group[:3]) for group in items)
+        yield Finding(level=level, code=code, message=f"{what}: {examples}. {todo}", items=items)
+
+
+def _differing(groups: Groups, values: np.ndarray) -> Groups:
+    """Groups whose images differ in something, such as their split."""
+    return [group for group in groups if len(set(values[group])) > 1]
 
 
 def _unreadable(view: View) -> Iterator[Finding]:
-    items = tuple(
-        (f"{view.title(index)} ({reason})",) for index, reason in sorted(view.survey.errors.items())
+    errors = sorted(view.survey.errors.items())
+    yield from _found(
+        "error",
+        "unreadable",
+        f"{counted(len(errors), 'file')} cannot be read",
+        tuple((f"{view.title(index)} ({reason})",) for index, reason in errors),
+        "Replace or remove them, or leave them out with --allow unreadable.",
     )
-    if items:
-        yield Finding(
-            level="error",
-            code="unreadable",
-            message=f"{counted(len(items), 'file')} cannot be read: {_examples(items)}. "
-            "Replace or remove them, or leave them out with --allow unreadable.",
-            items=items,
-        )
 
 
 def _channels(view: View) -> Iterator[Finding]:
     wanted = view.dataset.channels
-    fitting = {1, 3} if wanted in (1, 3) else {wanted}
-    odd = view.survey.readable & ~np.isin(view.survey.channels, list(fitting))
-    if odd.any():
-        items = view.titles(np.flatnonzero(odd))
-        yield Finding(
-            level="error",
-            code="channels",
-            message=f"not all images have {wanted} channels, {len(items):,} are of another kind: "
-            f"{_examples(items)}. Keep images of one kind in a dataset.",
-            items=items,
-        )
+    fitting = [1, 3] if wanted in (1, 3) else [wanted]
+    odd = np.flatnonzero(view.survey.readable & ~np.isin(view.survey.channels, fitting)).tolist()
+    yield from _found(
+        "error",
+        "channels",
+        f"not all images have {wanted} channels, {len(odd):,} are of another kind",
+        view.cases((i,) for i in odd),
+        "Keep images of one kind in a dataset.",
+    )
 
 
 def _leaks(view: View) -> Iterator[Finding]:
-    level: Level = "warning" if view.dataset.official else "error"
-    todo = (
+    official = view.dataset.official
+    same, near = (_differing(groups, view.split) for groups in (view.copies, view.near))
+    yield from _found(
+        "warning" if official else "error",
+        "leaks",
+        f"{counted(len(same), 'image is', 'images are')} in more than one split, so that a model "
+        "is tested on what it has seen",
+        view.cases(same),
         "The splits are a published benchmark's and stay as they are."
-        if view.dataset.official
-        else "Remove them from all splits but one, or go on with --allow leaks."
+        if official
+        else "Remove them from all splits but one, or go on with --allow leaks.",
     )
-    if groups := view.crossing(view.copies):
-        items = view.groups(groups)
-        yield Finding(
-            level=level,
-            code="leaks",
-            message=f"{counted(len(items), 'image is', 'images are')} in more than one "
-            f"split, so that a model is tested on what it has seen: {_examples(items)}. {todo}",
-            items=items,
-        )
-    if groups := view.crossing(view.near):
-        items = view.groups(groups)
-        yield Finding(
-            level="warning",
-            code="near-leaks",
-            message=f"{counted(len(items), 'pair')} of nearly identical images in "
-            f"different splits: {_examples(items)}. They make scores too good; look at "
-            "them, and keep images of one scene or series in one split.",
-            items=items,
-        )
+    yield from _found(
+        "warning",
+        "near-leaks",
+        f"{counted(len(near), 'pair')} of nearly identical images in different splits",
+        view.cases(near),
+        "They make scores too good; look at them, and keep images of one scene or series in one "
+        "split.",
+    )
 
 
 def _conflicts(view: View) -> Iterator[Finding]:
-    levels: tuple[tuple[Any, Level, str], ...] = (
-        (view.copies, "warning" if view.dataset.official else "error", "identical"),
-        (view.near, "warning", "nearly identical"),
+    same, near = (_differing(groups, view.labels) for groups in (view.copies, view.near))
+    official = view.dataset.official
+    yield from _found(
+        "warning" if official else "error",
+        "conflicts",
+        f"{counted(len(same), 'group')} of identical images with different labels",
+        view.cases(same, labelled=True),
+        "Decide which is right" + ("." if official else ", or go on with --allow conflicts."),
     )
-    for groups, level, how in levels:
-        if groups := view.conflicting(groups):
-            items = view.groups(groups, labelled=True)
-            yield Finding(
-                level=level,
-                code="conflicts" if how == "identical" else "near-conflicts",
-                message=f"{counted(len(items), 'group')} of {how} images with different "
-                f"labels: {_examples(items)}. Decide which is right"
-                + (", or go on with --allow conflicts." if level == "error" else "."),
-                items=items,
-            )
-
-
-def _duplicates(view: View) -> Iterator[Finding]:
-    for groups, code, how in (
-        (view.copies, "duplicates", "identical"),
-        (view.near, "near-duplicates", "nearly identical"),
-    ):
-        inside = [group for group in groups if len(set(view.split[group])) == 1]
-        if inside:
-            items = view.groups(inside)
-            yield Finding(
-                level="warning" if how == "identical" else "hint",
-                code=code,
-                message=f"{counted(len(items), 'group')} of {how} images within a split: "
-                f"{_examples(items)}. They count more than others; remove what is not meant.",
-                items=items,
-            )
+    yield from _found(
+        "warning",
+        "near-conflicts",
+        f"{counted(len(near), 'group')} of nearly identical images with different labels",
+        view.cases(near, labelled=True),
+        "Decide which is right.",
+    )
 
 
 def _classes(view: View) -> Iterator[Finding]:
@@ -128,16 +160,13 @@ def _classes(view: View) -> Iterator[Finding]:
     folds: dict[str, list[str]] = defaultdict(list)
     for name in classes:
         folds[folded(name)].append(name)
-    alike = tuple(tuple(names) for names in folds.values() if len(names) > 1)
-    if alike:
-        yield Finding(
-            level="error",
-            code="case",
-            message=f"classes differ only in case or in how an accent is written: "
-            f"{_examples(alike)}. Join them into one, or go on with --allow case if they are "
-            "meant to differ.",
-            items=alike,
-        )
+    yield from _found(
+        "error",
+        "case",
+        "classes differ only in case or in how an accent is written",
+        tuple(tuple(names) for names in folds.values() if len(names) > 1),
+        "Join them into one, or go on with --allow case if they are meant to differ.",
+    )
 
 
 def _counts(view: View) -> Iterator[Finding]:
@@ -149,45 +178,27 @@ def _counts(view: View) -> Iterator[Finding]:
             message="there is no training split: only evaluation is possible.",
         )
         return
+
+    def few(level: Level, code: str, names: list[str], what: str, todo: str) -> Iterator[Finding]:
+        have = counted(len(names), "class has", "classes have")
+        yield from _found(level, code, f"{have} {what}", tuple((name,) for name in names), todo)
+
     empty = [name for name, count in training.items() if not count]
     nowhere = [name for name in empty if not any(split[name] for split in view.counts.values())]
     tested = [name for name in empty if name not in nowhere]
-    cases: tuple[tuple[list[str], Level, str], ...] = (
-        (tested, "error", "training images, and other splits have some"),
-        (nowhere, "warning" if len(training) - len(empty) > 1 else "error", "images at all"),
-    )
-    for names, level, what in cases:
-        if names:
-            items = tuple((name,) for name in names)
-            yield Finding(
-                level=level,
-                code="empty-class",
-                message=f"{counted(len(names), 'class has', 'classes have')} no {what}: "
-                f"{_examples(items)}. Add training images, or remove the class from every split.",
-                items=items,
-            )
-    for split in [name for name in view.counts if name != "train"]:
-        absent = tuple(
-            (name,) for name, count in view.counts[split].items() if not count and training[name]
-        )
-        if absent:
-            yield Finding(
-                level="warning",
-                code="too-few",
-                message=f"{counted(len(absent), 'class has', 'classes have')} no image in "
-                f"{split}, too few to be divided or none in the data: {_examples(absent)}. They "
-                "cannot be measured there; add images.",
-                items=absent,
-            )
-    few = tuple((name,) for name, count in training.items() if 0 < count < _FEW)
-    if few:
-        yield Finding(
-            level="warning",
-            code="few",
-            message=f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW} training "
-            f"images: {_examples(few)}. Expect low accuracy for them.",
-            items=few,
-        )
+    todo = "Add training images, or remove the class from every split."
+    what = "no training images, and other splits have some"
+    yield from few("error", "empty-class", tested, what, todo)
+    level: Level = "warning" if len(training) - len(empty) > 1 else "error"
+    yield from few(level, "empty-class", nowhere, "no images at all", todo)
+    for split, counts in view.counts.items():
+        absent = [name for name, count in counts.items() if not count and training[name]]
+        what = f"no image in {split}, too few to be divided or none in the data"
+        todo = "They cannot be measured there; add images."
+        yield from few("warning", "too-few", absent, what, todo)
+    rare = [name for name, count in training.items() if 0 < count < _FEW]
+    what = f"fewer than {_FEW} training images"
+    yield from few("warning", "few", rare, what, "Expect low accuracy for them.")
     present = [count for count in training.values() if count]
     if present and max(present) == 1:
         yield Finding(
@@ -208,45 +219,59 @@ def _counts(view: View) -> Iterator[Finding]:
         )
 
 
+def _duplicates(view: View) -> Iterator[Finding]:
+    cases: tuple[tuple[Level, str, Groups, str], ...] = (
+        ("warning", "duplicates", view.copies, "identical"),
+        ("hint", "near-duplicates", view.near, "nearly identical"),
+    )
+    for level, code, groups, how in cases:
+        inside = [group for group in groups if len(set(view.split[group])) == 1]
+        yield from _found(
+            level,
+            code,
+            f"{counted(len(inside), 'group')} of {how} images within a split",
+            view.cases(inside),
+            "They count more than others; remove what is not meant.",
+        )
+
+
 def _images(view: View) -> Iterator[Finding]:
     survey = view.survey
     flat = np.flatnonzero(survey.readable & (survey.contrast == 0)).tolist()
     longer, shorter = survey.sizes.max(axis=1), survey.sizes.min(axis=1)
-    cases: tuple[tuple[str, Level, Any, str, str], ...] = (
+    cases: tuple[tuple[Level, str, Any, str, str], ...] = (
         (
-            "constant",
             "warning",
+            "constant",
             [index for index in flat if _constant(view, index)],
             "of a single colour",
             "They teach nothing; remove them.",
         ),
         (
-            "tiny",
             "warning",
+            "tiny",
             np.flatnonzero(survey.readable & (shorter < view.patch_size)),
             f"smaller than a patch of {view.patch_size} pixels",
             "They are enlarged and show next to nothing; remove them.",
         ),
         (
-            "long",
             "hint",
+            "long",
             np.flatnonzero(survey.readable & (longer > _LONG * shorter)),
             f"with one side more than {_LONG} times the other",
             f"With the fit {view.dataset.fit} little of them is left; look at the preview.",
         ),
         (
-            "frames",
             "hint",
+            "frames",
             np.flatnonzero(survey.animated),
             "of several frames or pages",
             "The first is used.",
         ),
     )
-    for code, level, indices, what, todo in cases:
-        if len(indices):
-            items = view.titles(indices)
-            message = f"{counted(len(items), 'image')} {what}: {_examples(items)}. {todo}"
-            yield Finding(level=level, code=code, message=message, items=items)
+    for level, code, indices, what, todo in cases:
+        items = view.cases((i,) for i in indices)
+        yield from _found(level, code, f"{counted(len(items), 'image')} {what}", items, todo)
 
 
 def _constant(view: View, index: int) -> bool:
@@ -310,9 +335,15 @@ def audit(dataset: Dataset, *, patch_size: Width = 4) -> Audit:
     """
     view = View(dataset, patch_size)
     findings = [finding for check in CHECKS for finding in check(view)]
+    sizes = view.survey.sizes[view.survey.readable]
+    columns = {"height": sizes[:, 0], "width": sizes[:, 1], "aspect": sizes[:, 1] / sizes[:, 0]}
     return Audit(
         source=shown(dataset.source),
         counts=view.counts,
-        sizes=view.ranges(),
+        sizes={
+            name: (float(values.min()), float(np.median(values)), float(values.max()))
+            for name, values in columns.items()
+            if len(values)
+        },
         findings=tuple(sorted(findings, key=lambda each: get_args(Level).index(each.level))),
     )

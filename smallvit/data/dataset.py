@@ -1,11 +1,10 @@
 """`load_data`: from a specification to splits of images, and to images of one size."""
 
-import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +22,8 @@ from smallvit.data.samples import Samples, Source, class_order
 from smallvit.data.similar import families
 from smallvit.data.sources import SPLITS, find
 from smallvit.data.splits import assign, deal, hold_out, keep
-from smallvit.data.survey import DIGEST, Survey, survey_array, survey_files
+from smallvit.data.survey import survey_array, survey_files
+from smallvit.files import hash_bytes
 from smallvit.sizes import Fit, Size, as_size, check_fit
 from smallvit.text import counted, nearest, shown, some
 
@@ -134,14 +134,16 @@ class Dataset:
             OSError: The cache cannot be written.
         """
         samples = self.split(split)
-        if not isinstance(samples.images, tuple) and (
-            samples.images.shape[1:] == (*self.image_size, self.channels)
-        ):
-            return np.ascontiguousarray(samples.images.transpose(0, 3, 1, 2))
+        key = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
+        if not isinstance(samples.images, tuple):
+            shape = samples.images.shape[1:]
+            if shape == (*self.image_size, self.channels):
+                return np.ascontiguousarray(samples.images.transpose(0, 3, 1, 2))
+            key += f"{shape} "  # the digest of pixels leaves it out
         return cache.stored(
-            self._key(samples),
+            hash_bytes(key.encode() + samples.survey.digests.tobytes()),
             (len(samples), self.channels, *self.image_size),
-            lambda: self._decoded(samples, split, progress),
+            partial(self._decoded, samples, split, progress),
             {"source": shown(self.source), "split": split, "fit": self.fit},
         )
 
@@ -168,13 +170,13 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of classes, splits, labels and images, the same on every machine."""
-        key = hashlib.blake2b(repr(self.classes).encode(), digest_size=DIGEST)
+        parts = [repr(self.classes).encode()]
         for name in SPLITS:
             if name in self.splits:
                 samples = self.splits[name]
-                key.update(f"\0{name}\0".encode() + samples.survey.digests.tobytes())
-                key.update(samples.labels.astype("<i8").tobytes())
-        return key.hexdigest()
+                parts += [f"\0{name}\0".encode(), samples.survey.digests.tobytes()]
+                parts.append(samples.labels.astype("<i8").tobytes())
+        return hash_bytes(b"".join(parts))
 
     @property
     def contents(self) -> str:
@@ -297,14 +299,6 @@ class Dataset:
                 splits[name] = samples.select(np.flatnonzero(kept))
         return replace(self, splits=MappingProxyType(splits))
 
-    def _key(self, samples: Samples) -> str:
-        text = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
-        if not isinstance(samples.images, tuple):  # the digest of pixels leaves out their shape
-            text += f"{samples.images.shape[1:]} "
-        return hashlib.blake2b(
-            text.encode() + samples.survey.digests.tobytes(), digest_size=DIGEST
-        ).hexdigest()
-
     def _decoded(
         self, samples: Samples, split: str, progress: bool
     ) -> Iterator[UInt8[np.ndarray, "C H W"]]:
@@ -333,7 +327,7 @@ class Dataset:
 def _hash_of(*parts: Samples) -> str:
     """Of all images of some splits, whatever their names and their order."""
     rows = sorted(row.tobytes() for part in parts for row in part.survey.digests)
-    return hashlib.blake2b(b"".join(rows), digest_size=DIGEST).hexdigest()
+    return hash_bytes(b"".join(rows))
 
 
 @checked
@@ -377,7 +371,6 @@ def load_data(
         ValueError: The source does not exist, is not laid out as expected, or has unknown labels.
     """
     size = None if image_size is None else as_size(image_size)
-    check_fit(fit)
     source = find(spec, root=root, download=download, unlabelled=unlabelled)
     if unlabelled and source.classes == (UNLABELLED,) and test is None:
         test = 0.0
@@ -401,7 +394,8 @@ def load_data(
         source=os.fspath(spec),
         classes=names,
         splits=MappingProxyType({name: pool.select(each) for name, each in indices.items()}),
-        channels=channels or _common_channels(survey),
+        # Colour where grey and colour are mixed, or where nothing can be read.
+        channels=channels or int(survey.channels.max(initial=0)) or 3,
         chosen_size=size,
         fit=fit,
         seed=seed,
@@ -434,11 +428,3 @@ def _groupings(samples: Samples, official: bool) -> tuple[UInt8[np.ndarray, "N d
     digests = samples.survey.digests
     # Benchmarks are divided as everyone does, also where they have duplicates.
     return digests if official else families(digests, samples.survey.thumbs), digests
-
-
-def _common_channels(survey: Survey) -> int:
-    """Those of the images; colour where grey and colour are mixed."""
-    kinds = np.unique(survey.channels[survey.readable])
-    if not len(kinds):
-        return 3
-    return int(kinds.max())

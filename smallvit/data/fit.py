@@ -36,7 +36,7 @@ class Placement(NamedTuple):
 def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
     """Where an image of `height` × `width` goes on a canvas of `size`.
 
-    Whole numbers only and no branch on the image's shape, so that a traced graph can follow.
+    Whole numbers only, so that `smallvit.data.tensors` can say the same in a traced graph.
     Letterbox keeps the whole image and its proportions and centres it; stretch keeps the whole
     image; crop keeps the proportions and cuts the longer side, equally on both ends.
     """
@@ -62,8 +62,7 @@ def fit_image(image: Decoded, size: Size, fit: Fit = "letterbox") -> UInt8[np.nd
     """A decoded image at the model's size, in any number of channels."""
     size, image = as_size(size), as_decoded(image)
     height, width = image.shape[:2] if isinstance(image, np.ndarray) else image.size[::-1]
-    placement = place(height, width, size, fit)
-    (top, left, height, width), (rows, columns), offset = placement
+    (top, left, height, width), (rows, columns), offset = place(height, width, size, fit)
     if not isinstance(image, np.ndarray):
         box = left, top, left + width, top + height
         part = image if fit != "crop" else image.crop(box)

@@ -1,7 +1,6 @@
 """Folders of class folders, with or without train/ val/ test/ above them."""
 
 import errno
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,13 +30,12 @@ def read_folder(root: Path, *, unlabelled: bool = False) -> Source:
     if (root / "wnids.txt").is_file() and (root / "val" / "val_annotations.txt").is_file():
         return read_tiny_imagenet(root)
     tree = _Tree(root)
-    folders = tree.folders(root)
-    splits = _split_folders(tree, folders)
-    pairs = [(split, folder) for split, above in splits.items() for folder in tree.folders(above)]
-    if not splits:
-        pairs = [("", folder) for folder in folders]
-    for above in (root, *splits.values()):
-        tree.count_unclassed(above)
+    folders, tree.unclassed[root] = _listed(root)
+    splits = _split_folders(root, folders)
+    pairs = [] if splits else [("", folder) for folder in folders]
+    for split, above in splits.items():
+        folders, tree.unclassed[above] = _listed(above)
+        pairs += [(split, folder) for folder in folders]
     rows = [
         (path, shown(folder.name), split) for split, folder in pairs for path in tree.images(folder)
     ]
@@ -93,17 +91,17 @@ def read_tiny_imagenet(root: Path) -> Source:
     )
 
 
-def _split_folders(tree: "_Tree", folders: list[Path]) -> dict[str, Path]:
+def _split_folders(root: Path, folders: list[Path]) -> dict[str, Path]:
     """train, val and test, if that is what the folders are; a class may be called "train" too."""
     splits: dict[str, Path] = {}
     named = [folder for folder in folders if split_name(folder.name)]
-    if not any(tree.folders(folder) for folder in named):
+    if not any(_listed(folder)[0] for folder in named):
         return splits
     rest = [folder for folder in folders if folder not in named]
-    others = [folder for folder in rest if any(_Tree(tree.root).images(folder))]
+    others = [folder for folder in rest if any(_Tree(root).images(folder))]
     if others:
         raise ValueError(
-            f"{shown(tree.root)} holds {some(f.name for f in named)} and also images in "
+            f"{shown(root)} holds {some(f.name for f in named)} and also images in "
             f"{some(f.name for f in others)}: if these are classes, rename the class called "
             f"{shown(named[0].name)}; if they are not, move them out of the folder"
         )
@@ -111,7 +109,7 @@ def _split_folders(tree: "_Tree", folders: list[Path]) -> dict[str, Path]:
         split = split_name(folder.name) or ""
         if split in splits:
             raise ValueError(
-                f"{shown(tree.root)} holds both {splits[split].name} and {folder.name}: "
+                f"{shown(root)} holds both {splits[split].name} and {folder.name}: "
                 f"only one can be the {split} split; rename or move the other"
             )
         splits[split] = folder
@@ -119,23 +117,13 @@ def _split_folders(tree: "_Tree", folders: list[Path]) -> dict[str, Path]:
 
 
 class _Tree:
-    """Lists the folders and images below a folder, and counts what is left out."""
+    """Lists the images below a folder, and counts what is left out."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.unclassed: Counter[str] = Counter()
+        self.unclassed: dict[Path, int] = {}
         self.not_images: Counter[str] = Counter()
         self.loops: list[str] = []
-
-    def folders(self, folder: Path) -> list[Path]:
-        """The visible folders inside."""
-        return [Path(entry) for entry in _listed(folder) if is_folder(entry)]
-
-    def count_unclassed(self, folder: Path) -> None:
-        """Counts the images that lie in a folder of class folders itself."""
-        count = sum(is_image(entry.name) and not is_folder(entry) for entry in _listed(folder))
-        if count:
-            self.unclassed[shown(folder)] += count
 
     def images(self, folder: Path) -> Iterator[Path]:
         """Every image at any depth; links are followed, but not in circles."""
@@ -154,9 +142,10 @@ class _Tree:
     def notes(self) -> tuple[str, ...]:
         """What was left out, one sentence each."""
         notes = [
-            f"{counted(count, 'image lies', 'images lie')} in {folder} itself, outside every "
-            "class folder, and left out"
+            f"{counted(count, 'image lies', 'images lie')} in {shown(folder)} itself, outside "
+            "every class folder, and left out"
             for folder, count in self.unclassed.items()
+            if count
         ]
         if self.loops:
             notes.append(f"{some(self.loops)}: a link back to a folder above it, not followed")
@@ -168,11 +157,15 @@ class _Tree:
         return tuple(notes)
 
 
-def _listed(folder: Path) -> list["os.DirEntry[str]"]:
+def _listed(folder: Path) -> tuple[list[Path], int]:
+    """The visible folders inside, and how many images lie beside them."""
     try:
-        return listed(folder)
+        entries = listed(folder)
     except OSError as error:
         raise _unlisted(folder, error) from error
+    folders = [Path(entry) for entry in entries if is_folder(entry)]
+    loose = sum(is_image(entry.name) and not is_folder(entry) for entry in entries)
+    return folders, loose
 
 
 def _unlisted(folder: Path, error: OSError) -> OSError:

@@ -177,7 +177,7 @@ def glance(data: bytes) -> Glance:
             height, width, channels = pixels.shape
             animated, grey = False, Image.fromarray(pixels.mean(axis=2).astype(np.uint8))
         elif image.format in ("JPEG", "MPO"):
-            channels, animated = _channels(image), False
+            channels, animated = 1 if image.mode in _GREY else 3, False
             width, height = image.size
             if image.getexif().get(_ORIENTATION, 1) >= 5:
                 width, height = height, width
@@ -185,9 +185,8 @@ def glance(data: bytes) -> Glance:
             ImageOps.exif_transpose(image, in_place=True)
             grey = image
         else:
-            channels, animated = _channels(image), bool(getattr(image, "is_animated", False))
-            grey = _plain(image)
-            width, height = grey.size
+            grey, animated = _plain(image), bool(getattr(image, "is_animated", False))
+            channels, (width, height) = len(grey.getbands()), grey.size
         if grey.mode != "L":
             grey = grey.convert("RGB").convert("L")
         low, high = (int(value) for value in grey.getextrema())  # type: ignore[arg-type]
@@ -246,10 +245,6 @@ def _hides_channels(image: PilImage) -> bool:
     extra, samples = tags.get(_TIFF_EXTRA, ()), tags.get(_TIFF_SAMPLES, 1)
     coloured = tags.get(_TIFF_PHOTOMETRIC) == _TIFF_RGB
     return 0 in extra or (coloured and samples > 3 and not extra)
-
-
-def _channels(image: PilImage) -> int:
-    return 1 if image.mode in _GREY else 3
 
 
 def _plain(image: PilImage) -> PilImage:

@@ -116,11 +116,11 @@ class Loader:
         self.balanced, self.repeats, self.ahead = balanced, repeats, ahead
         self._host_labels = labels
         self._labels = torch.from_numpy(labels.copy()).to(self.device)
-        self._images = self._upload() if self._fits(resident) else None
+        self._images = self._upload(resident)
         share = batch_size // world_size
         self._positions = torch.arange(rank * share, (rank + 1) * share, device=self.device)
         self._epochs: dict[int, tuple[Int64[np.ndarray, " N"], Int64[Tensor, " N"]]] = {}
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="smallvit-loader")
         self._coming: dict[int, Future[tuple[Tensor, Any]]] = {}
         self._stream: Any = None
         if self.device.type == "cuda":
@@ -156,12 +156,11 @@ class Loader:
         labels = self._labels[indices]
         if self._images is not None:
             return Batch(self._images[indices], labels, self._positions)
-        coming = self._coming.pop(step, None) or self._submit(step)
         self._coming = {
-            later: self._coming.get(later) or self._submit(later)
-            for later in range(step + 1, step + 1 + self.ahead)
+            each: self._coming.get(each) or self._pool.submit(self._gather, self._indices(each)[0])
+            for each in range(step, step + 1 + self.ahead)
         }
-        images, arrived = coming.result()
+        images, arrived = self._coming.pop(step).result()
         if arrived is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(arrived)
@@ -224,11 +223,6 @@ class Loader:
         on_host, on_device = self._order(epoch)
         return on_host[start : start + share], on_device[start : start + share]
 
-    def _submit(self, step: int) -> "Future[tuple[Tensor, Any]]":
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="smallvit-loader")
-        return self._pool.submit(self._gather, self._indices(step)[0])
-
     def _gather(self, indices: Int64[np.ndarray, " B"]) -> tuple[Tensor, Any]:
         """Images being copied to the device, and on a GPU the event that the copy is done."""
         shape = (len(indices), *self.pixels.shape[1:])
@@ -242,16 +236,13 @@ class Loader:
             arrived = self._stream.record_event()
         return moved, arrived
 
-    def _fits(self, wanted: bool | None) -> bool:
-        if wanted is not None:
-            return wanted
-        if self.device.type != "cuda":
-            return False
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return self.pixels.nbytes <= _MEMORY_SHARE * free
-
-    def _upload(self) -> UInt8[Tensor, "N C H W"]:
-        """Copies all images to the device, a part at a time."""
+    def _upload(self, wanted: bool | None) -> UInt8[Tensor, "N C H W"] | None:
+        """All images on the device, copied a part at a time, if they are wanted there or fit."""
+        if wanted is None and self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            wanted = self.pixels.nbytes <= _MEMORY_SHARE * free
+        if not wanted:
+            return None
         images = torch.empty(self.pixels.shape, dtype=torch.uint8, device=self.device)
         for start in range(0, len(self), 4096):
             refuse_truncated(self.pixels)

@@ -67,12 +67,13 @@ def _torchvision(dataset: str, classes: tuple[str, ...] | None = None) -> Reader
         from torchvision import datasets
 
         halves: tuple[dict[str, Any], ...] = {"train": True}, {"train": False}
+        labels = "targets"
         if dataset == "SVHN":
             require("scipy.io", "scipy-datasets", "reading SVHN")
-            halves = {"split": "train"}, {"split": "test"}
+            halves, labels = ({"split": "train"}, {"split": "test"}), "labels"
         parts = [getattr(datasets, dataset)(root, download=download, **half) for half in halves]
         names = classes or tuple(parts[0].classes)
-        targets = [np.asarray(_targets(part)) for part in parts]
+        targets = [np.asarray(getattr(part, labels)) for part in parts]
         return Source(
             images=np.concatenate([_channels_last(np.asarray(part.data)) for part in parts]),
             names=[
@@ -87,10 +88,6 @@ def _torchvision(dataset: str, classes: tuple[str, ...] | None = None) -> Reader
         )
 
     return read
-
-
-def _targets(part: Any) -> Any:
-    return part.targets if hasattr(part, "targets") else part.labels
 
 
 def _channels_last(images: np.ndarray) -> np.ndarray:

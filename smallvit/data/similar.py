@@ -10,7 +10,7 @@ BITS = 7
 """Images whose hashes of 64 bits differ in more bits than this are different."""
 
 _RARE = 20  # how much closer than its fifth neighbour a typical image's near duplicate must be
-_CLOSEST, _WIDEST = 0.002, 0.02
+_CLOSEST, _WIDEST = 0.002, 0.02  # distances, one minus the correlation
 _FLAT = 2.0
 _VOTERS = 1000
 _NEIGHBOURS = 5
@@ -44,13 +44,21 @@ def near_duplicates(
     if len(varied) < 2:
         return np.empty((0, 2), np.int64)
     vectors = _normalised(thumbs[varied])
-    limit = 1 - _reach(vectors)
+    sample = vectors[np.random.default_rng(0).permutation(len(vectors))[:1000]]
+    likeness = np.sort(sample @ sample.T, axis=1)[:, ::-1]
+    fifth = np.median(1 - likeness[:, min(_NEIGHBOURS, len(sample) - 1)])
+    limit = 1 - float(np.clip(fifth / _RARE, _CLOSEST, _WIDEST))
     if among is not None:
         chosen = np.isin(varied, among)
         varied, vectors = varied[chosen], vectors[chosen]
     codes = perceptual_hash(thumbs[varied])
-    parts = [_alike(codes, vectors, limit, *bucket) for bucket in _buckets(codes)]
-    pairs = np.concatenate([np.empty((0, 2), np.int64), *parts])
+    parts = [np.empty((0, 2), np.int64)]
+    # Hashes that differ in 7 bits share at least one of their 8 bytes.
+    for byte, column in enumerate(codes.view(np.uint8).reshape(len(codes), 8).T):
+        order = np.argsort(column, kind="stable")
+        buckets = np.split(order, np.flatnonzero(np.diff(column[order])) + 1)
+        parts += [_alike(codes, vectors, limit, byte, each) for each in buckets if len(each) > 1]
+    pairs = np.concatenate(parts)
     ordered: np.ndarray = varied[pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]]
     return ordered
 
@@ -106,27 +114,6 @@ def _normalised(thumbs: UInt8[np.ndarray, "N T T"]) -> Float32[np.ndarray, "N TT
     return flat
 
 
-def _reach(vectors: Float32[np.ndarray, "N TT"]) -> float:
-    """The distance, one minus the correlation, below which two images are duplicates."""
-    sample = vectors[np.random.default_rng(0).permutation(len(vectors))[:1000]]
-    likeness = np.sort(sample @ sample.T, axis=1)[:, ::-1]
-    fifth = np.median(1 - likeness[:, min(_NEIGHBOURS, len(sample) - 1)])
-    return float(np.clip(fifth / _RARE, _CLOSEST, _WIDEST))
-
-
-def _buckets(codes: UInt64[np.ndarray, " N"]) -> list[tuple[int, Int64[np.ndarray, " n"]]]:
-    """Images with the same value in one byte of their hash, with the number of that byte.
-
-    Hashes that differ in 7 bits share at least one of their 8 bytes.
-    """
-    buckets = []
-    for byte, column in enumerate(codes.view(np.uint8).reshape(len(codes), 8).T):
-        order = np.argsort(column, kind="stable")
-        cuts = np.flatnonzero(np.diff(column[order])) + 1
-        buckets += [(byte, members) for members in np.split(order, cuts) if len(members) > 1]
-    return buckets
-
-
 def _alike(
     codes: UInt64[np.ndarray, " N"],
     vectors: Float32[np.ndarray, "N TT"],
@@ -134,7 +121,10 @@ def _alike(
     byte: int,
     members: Int64[np.ndarray, " n"],
 ) -> Int64[np.ndarray, "m 2"]:
-    """The pairs of a bucket, smaller index first; each pair only in the first byte it shares."""
+    """The pairs among images that share a byte of their hash, each in the first that it shares.
+
+    The smaller index is first.
+    """
     pairs = []
     for start in range(0, len(members), 256):
         rows, columns = members[start : start + 256], members[start:]

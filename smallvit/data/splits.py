@@ -108,7 +108,9 @@ def hold_out(
         wanted = max(1, int(len(members) * fraction + 0.5))
         for grouping in keys:
             order = members[np.argsort(grouping[members], kind="stable")]
-            cut = _cut(grouping[order], wanted)
+            # The nearest cut, of two the larger, that separates no group and leaves one.
+            cuts = np.append(np.flatnonzero(np.diff(grouping[order]))[::-1] + 1, 0)
+            cut = cuts[np.abs(cuts - wanted).argmin()]
             if 0 < cut <= 2 * wanted:
                 break
         chosen[order[:cut]] = True
@@ -187,19 +189,13 @@ def deal(
     return assigned
 
 
-def _cut(keys: UInt64[np.ndarray, " n"], wanted: int) -> int:
-    """The cut nearest to `wanted` that separates no equal keys and leaves some after it."""
-    cuts = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist()]
-    return int(min(cuts, key=lambda cut: (abs(cut - wanted), -cut)))
-
-
 def _keys(
     seed: int, split: str, groupings: Sequence[UInt8[np.ndarray, "N digest"]]
 ) -> list[UInt64[np.ndarray, " N"]]:
     """For each grouping a random number per image, the same for those with the same hash."""
-
-    def key(digest: bytes) -> int:
-        text = f"{seed} {split} ".encode() + digest
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-
-    return [np.array([key(row.tobytes()) for row in each], np.uint64) for each in groupings]
+    start, keys = f"{seed} {split} ".encode(), []
+    for digests in groupings:
+        hashes = (hashlib.blake2b(start + row.tobytes(), digest_size=8) for row in digests)
+        drawn = np.frombuffer(b"".join(each.digest() for each in hashes), ">u8")
+        keys.append(drawn.astype(np.uint64))
+    return keys

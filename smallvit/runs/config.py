@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 from smallvit.augment.config import AugmentConfig
 from smallvit.config_io import (
-    assignment,
     differences,
     from_plain,
     leaf,
-    merge,
     nested,
     overlaid,
     read_yaml,
@@ -395,7 +393,7 @@ class RunConfig:
 
     def changed(self, changes: Mapping[str, Any]) -> "RunConfig":
         """With the values of a partial tree."""
-        return self.from_dict(merge(self.to_dict(), changes))
+        return from_plain(type(self), overlaid(self.to_dict(), changes))
 
     def compiles(self, device: str) -> bool:
         """Whether its steps are compiled on a kind of device."""
@@ -496,4 +494,12 @@ def read_changes(path: str | Path, info: Mapping[str, Any] | None = None) -> dic
 
 def changes_of(assignments: list[str]) -> dict[str, Any]:
     """Texts such as optim.lr=3e-4 as one partial tree; of two for one path the last counts."""
-    return overlaid(*map(assignment, assignments))
+    trees = []
+    for text in assignments:
+        path, equals, value = text.partition("=")
+        if not equals or not all(path.strip().split(".")):
+            raise ValueError(
+                f"{text!r} is not an assignment: write path=value, such as optim.lr=3e-4"
+            )
+        trees.append(nested(path.strip(), read_yaml(value, f"the value of {path}")))
+    return overlaid(*trees)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from smallvit.augment import AugmentConfig
 from smallvit.config_io import (
-    assignment,
     differences,
     leaf,
     nested,
@@ -197,9 +196,9 @@ def test_what_does_not_fit_gets_a_sentence(text, told):
 
 
 def test_assignments():
-    assert assignment("optim.lr=3e-4") == {"optim": {"lr": 3e-4}}
-    assert assignment("data.source=a=b") == {"data": {"source": "a=b"}}
-    assert assignment(" a . b = 1") != {}
+    assert changes_of(["optim.lr=3e-4"]) == {"optim": {"lr": 3e-4}}
+    assert changes_of(["data.source=a=b"]) == {"data": {"source": "a=b"}}
+    assert changes_of([" a . b = 1"]) != {}
     assert changes_of(["optim.lr=1", "optim.ema=.5", "optim.lr=2"]) == {
         "optim": {"lr": 2, "ema": 0.5}
     }
@@ -207,6 +206,8 @@ def test_assignments():
         changes_of(["model.options.dim=64", "model.options.new.deep=[1, 2]", "loop.batch_size=1e3"])
     )
     assert config.model.options == {"dim": 64, "new": {"deep": [1, 2]}}
+    config = config.changed(changes_of(["model.options.new.wide=3"]))
+    assert config.model.options == {"dim": 64, "new": {"deep": [1, 2], "wide": 3}}
     assert config.loop.batch_size == 1000
     assert isinstance(config.loop.batch_size, int)
 
@@ -214,7 +215,7 @@ def test_assignments():
 @pytest.mark.parametrize("text", ["optim.lr", "=3", "optim..lr=3", ".lr=3", ""])
 def test_what_is_no_assignment(text):
     with pytest.raises(ValueError, match="write path=value"):
-        assignment(text)
+        changes_of([text])
 
 
 def test_assignments_with_unknown_paths_name_the_nearest():
