@@ -113,11 +113,9 @@ def _row(name: str, outcomes: list[Outcome]) -> Row:
     if not runs:
         return row
     logs = [run.log() for run in runs]
-    speeds = [
-        line["images_per_second"]
-        for log in logs
-        for line in [line for line in log if line["kind"] == "train"][-len(log) // 2 :]
-    ]
+    trained = [[line for line in log if line["kind"] == "train"] for log in logs]
+    # The first half is left out: compiling and warming up are in it.
+    speeds = [line["images_per_second"] for log in trained for line in log[len(log) // 2 :]]
     seconds = [sum(float(line.get("seconds", 0)) for line in log) for log in logs]
     row = replace(
         row,

@@ -137,6 +137,20 @@ def test_all_worse_and_nothing_tested(run, tmp_path):
     assert conclude(tmp_path / "set").lead == ("Cannot tell: nothing has been tested yet.",)
 
 
+def test_the_speed_is_that_of_the_second_half_of_the_training(run, tmp_path):
+    finished_set(tmp_path / "set", run, "compare", {"plain": trained(0, 0.7)})
+    for path in (tmp_path / "set").glob("*/log.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line["kind"] for line in lines] == ["train", "val"] * 2
+        lines[0]["images_per_second"], lines[2]["images_per_second"] = 10.0, 500.0
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        edited = Run.open(path.parent)
+        edited.note(hashes=edited.hashed("log.jsonl"))
+    conclude(tmp_path / "set")
+    (row,) = json.loads((tmp_path / "set/summary.json").read_text())["rows"]
+    assert row["images_per_second"] == 500.0
+
+
 def test_a_test_that_was_cut_short_does_not_count_and_moves_no_other(run, tmp_path):
     whole = trained(0, 0.7)
     rows = {"plain": [whole[0][:100], whole[1], whole[2]], "good": trained(1, 0.8)}
