@@ -88,7 +88,7 @@ class Run:
             if folds_of(path):
                 raise ValueError(
                     f"{path} is a cross-validation without its model on all images: train that "
-                    f"with smallvit train --resume --out {shlex.quote(str(path))}"
+                    f"with {resume_command(path)}"
                 )
             raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
@@ -439,6 +439,11 @@ def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
     while (root / f"{stem}-{number}").exists():
         number += 1
     return root / f"{stem}-{number}"
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on with a run."""
+    return f"smallvit train --resume --out {shlex.quote(str(folder))}"
 
 
 def folds_of(folder: str | os.PathLike[str]) -> list[Run]:

@@ -86,17 +86,9 @@ class Classification(Objective):
             loss = loss + self.drloc_share * (self.drloc_weight * distances.float())
         return loss, (logits.argmax(1) == targets.argmax(1)).sum(0, keepdim=True)
 
-    def show(
-        self,
-        images: UInt8[Tensor, "B C H W"],
-        labels: Int64[Tensor, " B"],
-        step: Int64[Tensor, ""],
-        positions: Int64[Tensor, " B"],
-        *,
-        mixed: bool,
-    ) -> None:
+    def show(self, *batch: Tensor, mixed: bool) -> None:
         """Shows augmented images to the model, and computes no loss."""
-        x, _ = (self.mixing if mixed else self.plain)(images, labels, step, positions)
+        x, _ = (self.mixing if mixed else self.plain)(*batch)
         with self.autocast(x.device):
             self.model(x)
 

@@ -20,10 +20,18 @@ from smallvit.evaluation import logits_of, pooled
 from smallvit.evaluation.calibration import safe_temperature
 from smallvit.files import write_bytes, write_json
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import CONFIG, EVALUATION, FINAL, INFO, Run, folds_of, new_folder
+from smallvit.runs.folder import (
+    CONFIG,
+    EVALUATION,
+    FINAL,
+    INFO,
+    Run,
+    folds_of,
+    new_folder,
+    resume_command,
+)
 from smallvit.training.classification import CALIBRATED
 from smallvit.training.distributed import join_world
-from smallvit.training.loop import resume_command
 from smallvit.training.train import check_writable, resume, tidy, train
 
 logger = logging.getLogger(__name__)

@@ -111,17 +111,9 @@ class Objective(nn.Module):
         group = augment.mix_group if augment.mixed else 1
         return images % passes == 0 and images // passes % group == 0
 
-    def show(
-        self,
-        images: UInt8[Tensor, "B C H W"],
-        labels: Int64[Tensor, " B"],
-        step: Int64[Tensor, ""],
-        positions: Int64[Tensor, " B"],
-        *,
-        mixed: bool,
-    ) -> None:
+    def show(self, *batch: Tensor, mixed: bool) -> None:
         """Shows images to the model as `forward` does, for what it remembers of them."""
-        self(images, labels, step, positions, mixed=mixed)
+        self(*batch, mixed=mixed)
 
     @classmethod
     def settled(

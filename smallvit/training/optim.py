@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from smallvit.models.parameters import depths, frozen_below, undecayed
 from smallvit.runs.config import OptimConfig, ScheduleConfig
-from smallvit.training.adamw import AdamW
-from smallvit.training.muon import Muon, matrices
+from smallvit.training.muon import AdamW, Muon, matrices
 
 #: The names of `optim.optimizer`; each takes the groups and options of AdamW.
 OPTIMISERS: dict[str, type[AdamW]] = {"adamw": AdamW, "muon": Muon}

@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
@@ -28,7 +28,7 @@ from smallvit.training.optim import (
     parameter_groups,
     set_learning_rate,
 )
-from smallvit.training.statistics import Shown, measure_statistics, needs_statistics
+from smallvit.training.statistics import Shown, batch_norms, measure_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ class Stepper:
             return
         for slow, fast in zip(self.ema.buffers(), self.objective.buffers(), strict=True):
             slow.copy_(fast)
-        if needs_statistics(self.ema):
+        if batch_norms(self.ema):
             measure_statistics(self.ema, shown(), self.world, self.accumulation)
         self._settled = step
 
@@ -234,8 +234,13 @@ class Stepper:
         for index, (images, labels, positions) in enumerate(parts):
             if self.objective.paths:
                 self.objective.drop_paths(self._draw_paths(self._step, positions))
-            with self._unsynchronised(index + 1 < self.accumulation):
-                mean, sums = self._run_pass(images, labels, self._step, positions, mixed=mixed)
+            run = self._run_pass
+            with (
+                run.no_sync()  # processes exchange the gradients of all passes in the last one
+                if isinstance(run, DistributedDataParallel) and index + 1 < self.accumulation
+                else nullcontext()
+            ):
+                mean, sums = run(images, labels, self._step, positions, mixed=mixed)
                 mean = mean / self.accumulation
                 self.scaler.scale(mean).backward()
             loss += mean.detach()
@@ -243,13 +248,6 @@ class Stepper:
         # All processes stop at the same step: the others would wait for one that has left.
         if loss.device.type == "cpu" and self.world.any(not torch.isfinite(loss)):
             raise NonFiniteError(int(self._step), untouched=True)
-        self._update()
-        count = torch.full_like(loss[None], len(batch.images))
-        self.sums += torch.cat([loss * count, numbers, count])
-        first_bad = torch.minimum(self._bad, self._step)
-        self._bad.copy_(torch.where(torch.isfinite(loss), self._bad, first_bad))
-
-    def _update(self) -> None:
         if clip := self.config.optim.clip:
             self.scaler.unscale_(self.optimiser)
             trained = [p for group in self.optimiser.param_groups for p in group["params"]]
@@ -258,11 +256,10 @@ class Stepper:
         self.scaler.update()
         if self.ema is not None:
             move_towards(self.ema.parameters(), self.objective.parameters(), 1 - self._keep)
-
-    def _unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
-        if wanted and isinstance(self._run_pass, DistributedDataParallel):
-            return self._run_pass.no_sync()
-        return nullcontext()
+        count = torch.full_like(loss[None], len(batch.images))
+        self.sums += torch.cat([loss * count, numbers, count])
+        first_bad = torch.minimum(self._bad, self._step)
+        self._bad.copy_(torch.where(torch.isfinite(loss), self._bad, first_bad))
 
     def _seed_dropout(self, step: int) -> None:
         """So that dropout, which draws from torch's generator, does not depend on earlier steps."""

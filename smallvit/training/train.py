@@ -182,17 +182,17 @@ def _create(
     folder: Path, config: RunConfig, info: dict[str, Any], world: World, *, another: bool
 ) -> Run:
     """The run's folder; `another` takes the next free one if it was taken meanwhile."""
+    run = None
     with world.first():
-        while world.leads:
+        while world.leads and run is None:
             try:
-                Run.create(folder, config, info)
-                break
+                run = Run.create(folder, config, info)
             except TakenError:
                 if not another:
                     raise
                 folder = _next_folder(config)
     folder = world.agree(folder)
-    return Run.open(folder) if world.leads else Run(folder, config, info)
+    return run or Run(folder, config, info)
 
 
 def _rebuilt(run: Run) -> nn.Module:
