@@ -21,7 +21,7 @@ from smallvit.devices import prefers_bf16
 from smallvit.evaluation.measure import Precision, logits_of
 from smallvit.evaluation.results import Evaluation
 from smallvit.layers import DropPath
-from smallvit.models.modes import evaluating
+from smallvit.models.features import evaluating
 from smallvit.runs.config import RunConfig
 from smallvit.text import nearest
 from smallvit.training.distributed import World
