@@ -49,6 +49,11 @@ FINAL = "model"
 _NEW = ".new-run-"
 """How the folders of runs that are being made are called; a process that is killed leaves one."""
 
+_TAKEN = (
+    "{} exists and nothing in it is overwritten: choose another --out, or go on with --resume if "
+    "it is an unfinished run"
+)
+
 #: Where data and a teacher lie may change; fingerprint and hash tell whether they are the same.
 _MOVABLE = ("data.source", "data.root", "data.download", "loss.teacher")
 
@@ -140,7 +145,7 @@ class Run:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                raise taken(folder) from error  # by a process that was faster
+                raise TakenError(_TAKEN.format(folder)) from error  # by a process that was faster
         return run
 
     def __repr__(self) -> str:
@@ -420,15 +425,7 @@ def refuse_taken(folder: Path) -> None:
     if folder.is_dir() and all(path.name.startswith(_NEW) for path in folder.iterdir()):
         return
     if folder.exists():
-        raise taken(folder)
-
-
-def taken(folder: Path) -> TakenError:
-    """What to raise where a folder is not empty."""
-    return TakenError(
-        f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
-        "with --resume if it is an unfinished run"
-    )
+        raise TakenError(_TAKEN.format(folder))
 
 
 def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:

@@ -151,7 +151,10 @@ def _train_missing(
         if shown and world.leads:
             logger.info("a model on all images" if final else f"fold {number + 1} of {count}")
         if not (target / INFO).is_file():
-            each = _on_all_images(config) if final else _on_fold(config, number)
+            data = replace(config.data, fold=number)
+            if final:  # no test split, and no validation either unless it was requested
+                data = replace(data, folds=0, fold=0, val=data.val or 0.0, test=0.0)
+            each = replace(config, data=data)
             # Every training has its own share of the time, whatever those before it took.
             since = started + trained * 60 * (minutes or 0)
             run = train(each, out=target, command=command, started=since, shown=shown, clock=clock)
@@ -190,16 +193,6 @@ def _from_folds(folder: Path, device: torch.device, *, calibrated: bool) -> dict
         labels.append(truth[chosen])
     temperature = safe_temperature(np.concatenate(logits), np.concatenate(labels))
     return {**known, "temperature": temperature}
-
-
-def _on_fold(config: RunConfig, number: int) -> RunConfig:
-    return replace(config, data=replace(config.data, fold=number))
-
-
-def _on_all_images(config: RunConfig) -> RunConfig:
-    """The same without a test split; also without validation, unless it was requested."""
-    data = replace(config.data, folds=0, fold=0, val=config.data.val or 0.0, test=0.0)
-    return replace(config, data=data)
 
 
 def summarise(folder: Path, *, kept: bool = True) -> dict[str, Any]:
