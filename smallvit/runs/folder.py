@@ -19,6 +19,7 @@ from smallvit.data import Dataset
 from smallvit.evaluation import Evaluation
 from smallvit.files import hash_bytes, read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.card import Card
+from smallvit.runs.checkpoint import refuse_link
 from smallvit.runs.checks import check_info, log_line
 from smallvit.runs.config import RunConfig, read_changes, upgrade
 from smallvit.runs.dataset import open_data
@@ -334,10 +335,7 @@ class Run:
             ValueError: Another process is writing it, or it holds a link.
         """
         for path in self.folder.iterdir():
-            if path.is_symlink():
-                raise ValueError(
-                    f"{path} is a link, and nothing inside a run folder may be one: remove it"
-                )
+            refuse_link(path)
         return locked(self.folder / LOCK)
 
     def dataset(self) -> Dataset:

@@ -182,23 +182,6 @@ class Classification(Objective):
         by_number = chosen.argsort()
         return logits[by_number], chosen[by_number]
 
-    def logits(
-        self,
-        dataset: Dataset,
-        pixels: UInt8[np.ndarray, "N C H W"],
-        world: World,
-        precision: Precision,
-    ) -> Float32[np.ndarray, "N K"]:
-        """The model's logits for images of a dataset, computed by all processes together."""
-        own = pixels[world.rank :: world.size]
-        share = np.empty((0, len(dataset.classes)), np.float32)
-        if len(own):  # there may be fewer images than processes
-            share = self.infer(dataset, own, world, precision)
-        logits = np.empty((len(pixels), share.shape[1]), np.float32)
-        for rank, part in enumerate(world.gather(share)):
-            logits[rank :: world.size] = part
-        return logits
-
 
 def drloc_weight(weight: float | Literal["auto"], model: nn.Module) -> float:
     """λ of dense relative localization; "auto" is what its paper has for this kind of model."""

@@ -37,7 +37,7 @@ OBJECTIVES = {
 # has a key of its own beside it.
 _PATHS, _VIEW = 1 << 32, 1 << 40
 BATCH = 256  # images of a pass without gradients
-_TRIED = 256  # images to measure the speed of a test
+_TRIED = 256  # images per process, to measure the speed of a test
 
 
 class Objective(nn.Module):
@@ -153,28 +153,35 @@ class Objective(nn.Module):
     def try_inference(self, dataset: Dataset, world: World, precision: Precision) -> int:
         """Shows a few images to the model as a test does; returns how many all processes saw."""
         split = next(name for name in ("test", "val", "train") if name in dataset.splits)
-        pixels = dataset.pixels(split)[:_TRIED]
-        self.infer(dataset, pixels, world, precision)
-        return len(pixels) * world.size
+        pixels = dataset.pixels(split)[: _TRIED * world.size]
+        self.logits(dataset, pixels, world, precision)
+        return len(pixels)
 
-    def infer(
+    def logits(
         self,
         dataset: Dataset,
         pixels: UInt8[np.ndarray, "N C H W"],
         world: World,
         precision: Precision,
     ) -> Float32[np.ndarray, "N K"]:
-        """The model's logits for images of a dataset, in this process."""
+        """The model's logits for images of a dataset, computed by all processes together."""
         mean, std = dataset.statistics
-        return logits_of(
-            self.model,
-            pixels,
-            mean=mean,
-            std=std,
-            batch_size=BATCH,
-            device=world.device,
-            precision=precision,
-        )
+        own = pixels[world.rank :: world.size]
+        share = np.empty((0, len(dataset.classes)), np.float32)
+        if len(own):  # there may be fewer images than processes
+            share = logits_of(
+                self.model,
+                own,
+                mean=mean,
+                std=std,
+                batch_size=BATCH,
+                device=world.device,
+                precision=precision,
+            )
+        logits = np.empty((len(pixels), share.shape[1]), np.float32)
+        for rank, part in enumerate(world.gather(share)):
+            logits[rank :: world.size] = part
+        return logits
 
     def evaluate(
         self, dataset: Dataset, world: World, late: Callable[[], bool] | None = None
