@@ -4,12 +4,13 @@ import errno
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -26,9 +27,6 @@ from smallvit.runs.dataset import open_data
 from smallvit.runs.lock import locked
 from smallvit.sizes import Size
 from smallvit.text import some
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FORMAT = 2
 """Of the folders that are written; older ones are read, newer ones refused.
@@ -120,7 +118,7 @@ class Run:
         return run
 
     @classmethod
-    def create(cls, folder: Path, config: RunConfig, info: "Mapping[str, Any]") -> "Run":
+    def create(cls, folder: Path, config: RunConfig, info: Mapping[str, Any]) -> "Run":
         """Makes a new run folder; one that exists and is not empty is never touched.
 
         Raises:
