@@ -151,9 +151,11 @@ def _train_missing(
         if shown and world.leads:
             logger.info("a model on all images" if final else f"fold {number + 1} of {count}")
         if not (target / INFO).is_file():
-            data = replace(config.data, fold=number)
+            data = config.data
             if final:  # no test split, and no validation either unless it was requested
                 data = replace(data, folds=0, fold=0, val=data.val or 0.0, test=0.0)
+            else:
+                data = replace(data, fold=number)
             each = replace(config, data=data)
             # Every training has its own share of the time, whatever those before it took.
             since = started + trained * 60 * (minutes or 0)
