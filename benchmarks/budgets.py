@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from smallvit.evaluation.student import t_within
+from smallvit.evaluation.intervals import t_within
 
 RESULTS = Path(__file__).parent / "results" / "budgets.jsonl"
 PHOTOS = ("photos10", "imagenette10")

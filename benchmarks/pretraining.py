@@ -26,7 +26,7 @@ import torch
 
 from smallvit.config_io import nested
 from smallvit.recipes import plan
-from smallvit.recipes.pretraining import pretraining
+from smallvit.recipes.recipes import pretraining
 from smallvit.runs import Run
 from smallvit.runs.config import changes_of, layered
 from smallvit.training import resume, train

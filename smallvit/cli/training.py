@@ -131,7 +131,7 @@ def pretrain(
     from smallvit.config_io import leaf
     from smallvit.devices import choose_device
     from smallvit.recipes import plan
-    from smallvit.recipes.pretraining import pretraining
+    from smallvit.recipes.recipes import pretraining
     from smallvit.runs.config import changes_of, layered
 
     settings = layered(requested(context, _PRETRAINING), changes_of(changes or []))

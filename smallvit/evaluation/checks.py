@@ -59,7 +59,7 @@ class NotFiniteError(ValueError):
     """Logits are infinite or not a number."""
 
 
-def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None:
+def check_logits(logits: Float[np.ndarray, "N K"]) -> None:
     """Refuses logits that are not finite.
 
     Raises:
@@ -67,10 +67,10 @@ def check_logits(logits: Float[np.ndarray, "N K"], what: str = "logits") -> None
         ValueError: They have another shape.
     """
     if logits.ndim != 2:
-        raise ValueError(f"expected {what} as (images, classes), got {logits.shape}")
+        raise ValueError(f"expected logits as (images, classes), got {logits.shape}")
     bad = ~np.isfinite(logits).all(1)
     if bad.any():
         raise NotFiniteError(
-            f"{bad.sum():,} of {len(bad):,} images have {what} that are not finite, the first at "
+            f"{bad.sum():,} of {len(bad):,} images have logits that are not finite, the first at "
             f"index {int(bad.argmax())}: the model has diverged, or its precision is too low"
         )

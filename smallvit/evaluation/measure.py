@@ -59,7 +59,7 @@ def logits_of(
     import torch
 
     from smallvit.augment import normalise
-    from smallvit.models.modes import evaluating
+    from smallvit.models.features import evaluating
 
     if pixels.dtype != np.uint8 or pixels.ndim != 4:
         raise ValueError(f"pixels is {described(pixels)}: expected are bytes (N, C, H, W)")

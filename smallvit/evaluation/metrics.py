@@ -252,9 +252,8 @@ def estimates(
     }
 
     def values(weights: Float64[np.ndarray, " N"]) -> dict[str, float]:
-        draw = Draw(sample, weights)
-        drawn = (name for name, metric in table.items() if metric.interval == "bootstrap")
-        return {name: table[name].value(draw) for name in drawn}
+        draw, drawn = Draw(sample, weights), table.items()
+        return {name: each.value(draw) for name, each in drawn if each.interval == "bootstrap"}
 
     drawn = bootstrap(values, count, replicates=replicates, seed=seed)
     accuracy = proportion(int(sample.correct.sum()), count)

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from smallvit.evaluation.intervals import Estimate
+from smallvit.evaluation.intervals import Estimate, t_tail, t_within
 from smallvit.evaluation.paired import mcnemar, same_images
 from smallvit.evaluation.results import Evaluation
-from smallvit.evaluation.student import t_tail, t_within
 
 Hits = Bool[np.ndarray, "S N"]
 """Whether each training (a row) predicts each image (a column) right."""

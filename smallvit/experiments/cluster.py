@@ -34,7 +34,7 @@ from smallvit.experiments.engine import (
 from smallvit.extras import require
 from smallvit.files import write_bytes
 from smallvit.runs.folder import CHECKPOINTS, INFO, LOG
-from smallvit.training.stop import Stop
+from smallvit.training.pace import Stop
 
 logger = logging.getLogger(__name__)
 

@@ -225,7 +225,7 @@ def count_flops(run: Run) -> int | None:
     from torch.utils.flop_counter import FlopCounterMode
 
     from smallvit.models.build import make_model
-    from smallvit.models.modes import evaluating
+    from smallvit.models.features import evaluating
 
     about = run.info["model"]
     try:

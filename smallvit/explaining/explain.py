@@ -17,8 +17,7 @@ from smallvit.explaining.rollout import Shares, carry
 from smallvit.layers import Features
 from smallvit.layers.pooling import ClassToken, SeqPool
 from smallvit.models.base import Backbone
-from smallvit.models.features import grid_tokens
-from smallvit.models.modes import evaluating
+from smallvit.models.features import evaluating, grid_tokens
 from smallvit.sizes import Size
 
 __all__ = ["Explanation", "explain", "overlay", "receptive_field", "temperatures"]

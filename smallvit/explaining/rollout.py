@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from smallvit.layers import AttentionLayout, Stage
-from smallvit.layers.layouts import View
+from smallvit.layers.features import View
 from smallvit.sizes import Size
 
 

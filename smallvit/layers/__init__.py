@@ -7,8 +7,7 @@ N tokens, D width, M heads, E head width, K classes.
 from smallvit.layers.attention import LSA, Attention, TalkingHeads, attend
 from smallvit.layers.blocks import Block, ChannelNorm, DropPath, LayerScale, Mlp, Stack
 from smallvit.layers.convolutional import ConvAttention
-from smallvit.layers.features import Features
-from smallvit.layers.layouts import AttentionLayout, Stage, token_range
+from smallvit.layers.features import AttentionLayout, Features, Stage, token_range
 from smallvit.layers.merging import PatchMerging, PiTPooling, SPTPooling
 from smallvit.layers.pooling import ClassToken, MeanPool, SeqPool
 from smallvit.layers.positions import Positions, resample, sinusoid

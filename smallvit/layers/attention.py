@@ -114,15 +114,12 @@ def _attend_on_cpu(
         weight = scores.softmax(-1)
         if not dropout:
             return weight @ v
+        # 16 random bits for each weight, four from one draw: drawing takes the time on a CPU.
+        wide = torch.randint(-(2**63), 2**63 - 1, (-(-weight.numel() // 4),), device=weight.device)
+        draws = wide.view(torch.int16)[: weight.numel()].view(weight.shape)
         threshold = min(round(dropout * 2**16), 2**16 - 1)
-        kept = weight.masked_fill(_draws(weight) < threshold - 2**15, 0.0) @ v
+        kept = weight.masked_fill(draws < threshold - 2**15, 0.0) @ v
         return kept * (2**16 / (2**16 - threshold))
-
-
-def _draws(like: Tensor) -> Tensor:
-    """A 16-bit integer for each number, four from one draw: drawing is what takes time on a CPU."""
-    wide = torch.randint(-(2**63), 2**63 - 1, (-(-like.numel() // 4),), device=like.device)
-    return wide.view(torch.int16)[: like.numel()].view(like.shape)
 
 
 class MultiHead(nn.Module):

@@ -1,14 +1,29 @@
-"""The transformer block and its small parts (written here, as timm.layers is slow to import)."""
+"""The transformer block and its small parts (written here, as timm.layers is slow to import).
+
+A block may compute activations again in its backward pass instead of keeping them. Those that a
+matrix made wider (queries, keys and values side by side, the hidden layer of the MLP) take most of
+the memory and are the cheapest to compute again: one product each, from an input that is kept
+anyway. Attention is never computed again.
+"""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-
-from smallvit.layers.recompute import Recompute, recomputed
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 Norm = Callable[[int], nn.Module]
+Recompute = Literal["nothing", "wide", "everything"]
+
+_KEPT = ("attention", "bmm", "softmax", "batch_norm")  # attention in one kernel or in three
+_MATRIX = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
 
 
 class DropPath(nn.Module):
@@ -168,9 +183,16 @@ class Block(nn.Module):
             context: Further arguments of the attention, such as the tokens it attends to.
             weights: A list to which the attention weights are appended.
         """
-        if self.training and weights is None and torch.is_grad_enabled():
-            return recomputed(self.recompute, self.branches, x, *context)
-        return self.branches(x, *context, weights=weights)
+        trains = self.training and weights is None and torch.is_grad_enabled()
+        if self.recompute == "nothing" or not trains:
+            return self.branches(x, *context, weights=weights)
+        options: dict[str, Any] = {}
+        if self.recompute == "wide":
+            policy = _keeps_on_gpu if x.is_cuda else _keeps
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, policy)
+            options["preserve_rng_state"] = not x.is_cuda
+        tokens: Tensor = checkpoint(self.branches, x, *context, use_reentrant=False, **options)
+        return tokens
 
     def branches(
         self, x: Tensor, *context: Tensor, weights: list[Tensor] | None = None
@@ -185,6 +207,22 @@ class Block(nn.Module):
 
     def _narrowed(self, x: Float[Tensor, "B N D"], like: Tensor) -> Float[Tensor, "B N D"]:
         return x.to(like.dtype) if self.narrow else x
+
+
+def _keeps(_: Any, op: Any, *args: Any, **__: Any) -> CheckpointPolicy:
+    """Keeps attention, products no wider than what came in, and batch norms, which count passes."""
+    kept = any(part in str(op) for part in _KEPT)
+    if op in _MATRIX:
+        x, matrix = args[_MATRIX[op] :][:2]
+        kept = matrix.shape[-1] <= x.shape[-1]
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _keeps_on_gpu(context: Any, op: Any, *args: Any, **named: Any) -> CheckpointPolicy:
+    """Also keeps what was drawn: a captured graph cannot wind the generator back."""
+    if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()):
+        return CheckpointPolicy.MUST_SAVE
+    return _keeps(context, op, *args, **named)
 
 
 class Stack(nn.ModuleList):

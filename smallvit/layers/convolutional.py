@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers.attention import attend
-from smallvit.layers.layouts import AttentionLayout, token_range
+from smallvit.layers.features import AttentionLayout, token_range
 from smallvit.layers.soft_split import soft_split
 
 

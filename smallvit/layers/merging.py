@@ -13,10 +13,6 @@ from smallvit.layers.soft_split import soft_split
 from smallvit.layers.tokenizers import SPT, Directions, shifted_stack
 
 
-def _as_image(x: Float[Tensor, "B N D"], grid: tuple[int, int]) -> Float[Tensor, "B D h w"]:
-    return x.transpose(1, 2).unflatten(2, grid)
-
-
 class PatchMerging(nn.Module):
     """Swin's merging: 2×2 neighbours side by side, normalised, projected to twice the width."""
 
@@ -47,7 +43,7 @@ class _PoolingWithClass(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B n d"]:
         """Returns a quarter of the tokens at twice the width."""
-        patches = self.pool(_as_image(x[:, self.prefix :], self.before))
+        patches = self.pool(x[:, self.prefix :].transpose(1, 2).unflatten(2, self.before))
         if self.class_proj is None:
             return patches
         return torch.cat([self.class_proj(x[:, : self.prefix]), patches], 1)

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from smallvit.layers.attention import MultiHead, attend
+from smallvit.layers.features import AttentionLayout
 from smallvit.layers.kernels import Windows, fused_attention, fusible
-from smallvit.layers.layouts import AttentionLayout
 from smallvit.layers.positions import resample
 
 

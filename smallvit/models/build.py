@@ -13,7 +13,7 @@ from smallvit.arguments import Between, Width, checked
 from smallvit.models.base import Backbone
 from smallvit.models.baselines import BASELINES, make_baseline, stem_options
 from smallvit.models.config import BackboneConfig
-from smallvit.models.names import ADDONS, Name, check_name, find_variant, parse_name
+from smallvit.models.names import Name, check_name, find_variant, parse_name
 from smallvit.sizes import Size, as_size
 from smallvit.text import nearest
 
@@ -52,14 +52,10 @@ def make_config(name: str, **options: Any) -> BackboneConfig:
         if option not in known:
             near = nearest(option, known) or f"; it knows {', '.join(known)}"
             raise ValueError(f"{name} has no option {option!r}{near}")
-    config = variant.model.Config(**{**variant.options, **_addon_options(name), **options})
+    config = variant.model.Config(**{**variant.options, **parse_name(name).options, **options})
     if "lsa" in parse_name(name).addons and not variant.model.takes_lsa:
         raise ValueError(f"{name}: {variant.model.__name__} has LSA built in; leave +lsa out")
     return config
-
-
-def _addon_options(name: str) -> dict[str, Any]:
-    return {key: value for addon in parse_name(name).addons for key, value in ADDONS[addon].items()}
 
 
 def count_parameters(name: str, *, num_classes: int) -> int:
@@ -92,7 +88,13 @@ def make_model(
     Raises:
         ValueError: A name, option or value is not known, or the size does not divide.
     """
-    size, options = as_size(image_size), _checked_options(name, options or {})
+    size, options = as_size(image_size), dict(options or {})
+    for key in options:
+        if not isinstance(key, str) or key in _SIZES or _LOADS.match(key):
+            raise ValueError(
+                f"{key!r} is not an option of {name}: sizes follow from the data, and weights "
+                "come from --pretrained (model.pretrained)"
+            )
     sizes: dict[str, Any] = {"num_classes": num_classes, "in_channels": in_channels}
     sizes["image_size"] = size
     parts = check_name(name)
@@ -106,23 +108,6 @@ def make_model(
     else:
         model = _make_timm(parts, **sizes, options=options)
     return with_description(model, name, sizes, options)
-
-
-def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a model; what says where weights come from is none of them.
-
-    Raises:
-        ValueError: One has another purpose.
-    """
-    if not isinstance(options, Mapping):
-        raise ValueError(f"the options of {name} are {options!r}: expected keys and values")
-    for key in options:
-        if not isinstance(key, str) or key in _SIZES or _LOADS.match(key):
-            raise ValueError(
-                f"{key!r} is not an option of {name}: sizes follow from the data, and weights "
-                "come from --pretrained (model.pretrained)"
-            )
-    return dict(options)
 
 
 def _make_timm(
@@ -193,6 +178,6 @@ def with_description(
 def config_options(name: str, config: BackboneConfig) -> dict[str, Any]:
     """The options of `create_model` that this name does not imply."""
     implied = {f.name: f.default for f in fields(config) if f.default is not MISSING}
-    implied |= {**find_variant(name).options, **_addon_options(name)}
+    implied |= {**find_variant(name).options, **parse_name(name).options}
     values = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in _SIZES}
     return {k: value for k, value in values.items() if k not in implied or implied[k] != value}

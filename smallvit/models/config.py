@@ -100,9 +100,12 @@ class BackboneConfig:
         object.__setattr__(self, "image_size", as_size(self.image_size))
         for field in fields(self):
             value, choices = getattr(self, field.name), get_args(field.type)
-            valid, allowed = _ALLOWED.get(field.type, (lambda _: True, ""))
-            if field.type not in _ALLOWED and choices and isinstance(choices[0], str):
-                valid, allowed = list(choices).__contains__, f"are {', '.join(choices)}"
+            if field.type in _ALLOWED:
+                valid, allowed = _ALLOWED[field.type]
+            elif choices and isinstance(choices[0], str):
+                valid, allowed = choices.__contains__, f"are {', '.join(choices)}"
+            else:
+                continue
             if not valid(value):
                 raise ValueError(f"{field.name} is {value!r}: allowed {allowed}")
         stages = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.type == Stages}

@@ -1,5 +1,10 @@
-"""`Features` and logits in one pass, from any backbone: ours, the baselines, timm's."""
+"""`Features` and logits in one pass, from any backbone: ours, the baselines, timm's.
 
+`evaluating` is for whoever looks at a model without training it.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -8,8 +13,32 @@ from torch import Tensor, nn
 
 from smallvit.layers import Features
 from smallvit.models.base import Backbone
-from smallvit.models.modes import evaluating
 from smallvit.sizes import Size, as_size
+
+
+@contextmanager
+def evaluating(model: nn.Module, *, fork_rng: bool = False) -> Iterator[None]:
+    """Runs a model in evaluation mode and without gradients.
+
+    Afterwards every module is in the mode it was in before.
+
+    Args:
+        model: Any model.
+        fork_rng: Whether torch's random generators are restored afterwards as well.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    model.eval()
+    try:
+        # Not inference_mode: what a model keeps between calls must still work in training.
+        with ExitStack() as stack:
+            if fork_rng:
+                stack.enter_context(torch.random.fork_rng(list(devices)))
+            stack.enter_context(torch.no_grad())
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def features_of(

@@ -58,6 +58,11 @@ class Name(NamedTuple):
         """The name that timm knows a `timm/` model by, with its tag; empty for others."""
         return self.base.removeprefix(_TIMM) if self.base.startswith(_TIMM) else ""
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that its add-ons stand for."""
+        return {key: value for addon in self.addons for key, value in ADDONS[addon].items()}
+
     def plus(self, addons: Iterable[str]) -> "Name":
         """With further add-ons."""
         both = {*self.addons, *addons}

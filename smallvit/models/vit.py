@@ -115,7 +115,17 @@ class ViT(Backbone):
         super().__init__(config)
         dim = config.dim
         norm: Callable[[int], nn.Module] = partial(nn.LayerNorm, eps=config.eps)
-        self.tokenizer = self._make_tokenizer()
+        self.tokenizer: SPT | PatchTokenizer | ConvTokenizer
+        if config.convs:
+            self.tokenizer = ConvTokenizer(
+                config.stacked_channels,
+                dim,
+                kernel=config.kernel,
+                layers=config.convs,
+                stride=config.conv_stride,
+            )
+        else:
+            self.tokenizer = self.make_tokenizer(dim, config.patch_size)
         self.pool = make_pool(config.pool, dim)
         std = {"xavier": 1.0, "compact": 0.2, "trunc": 0.02}[config.init]
         prefix = self.pool.prefix
@@ -144,18 +154,6 @@ class ViT(Backbone):
         convs = [part for part in self.tokenizer.modules() if isinstance(part, nn.Conv2d)]
         for conv in convs if config.init == "compact" else ():
             nn.init.kaiming_normal_(conv.weight)
-
-    def _make_tokenizer(self) -> SPT | PatchTokenizer | ConvTokenizer:
-        config = self.config
-        if not config.convs:
-            return self.make_tokenizer(config.dim, config.patch_size)
-        return ConvTokenizer(
-            config.stacked_channels,
-            config.dim,
-            kernel=config.kernel,
-            layers=config.convs,
-            stride=config.conv_stride,
-        )
 
     def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
         """Tokenizer, blocks, norm, pool."""

@@ -76,6 +76,9 @@ def auto(facts: Facts) -> Choice:
         epochs = float(round(epochs)) if epochs >= 10 else max(round(epochs, 2), 0.01)
     batch = _batch(facts, max(fit.size))
     steps = epochs * facts.images / batch
+    # A run on a GPU that is so short that compiling less pays.
+    short = epochs * facts.images < _SHORT * (fit.rate or _CEILING)
+    regional = short and _compiles(facts) and _is_ours(fit.name)
     config = RunConfig(
         data=DataConfig(image_size=fit.size),
         model=ModelConfig(name=fit.name),
@@ -83,16 +86,9 @@ def auto(facts: Facts) -> Choice:
         loss=LossConfig(balanced=facts.imbalance >= _IMBALANCE),
         optim=_optim(fit.name, steps, batch),
         schedule=ScheduleConfig(epochs=epochs, warmup=0.1),
-        loop=LoopConfig(batch_size=batch, regional=_regional(facts, fit, epochs)),
+        loop=LoopConfig(batch_size=batch, regional=regional),
     )
     return Choice(config, _reasons(facts, fit, config))
-
-
-def _regional(facts: Facts, fit: _Fit, epochs: float) -> bool:
-    """Whether a GPU's run is so short that compiling less pays."""
-    if not _compiles(facts) or not _is_ours(fit.name):
-        return False
-    return epochs * facts.images < _SHORT * (fit.rate or _CEILING)
 
 
 def _fit(facts: Facts) -> _Fit:
@@ -112,7 +108,9 @@ def _sized(facts: Facts, size: Size) -> _Fit:
     """The largest model of those that can see enough of images of a size."""
     if facts.model is not None:
         return _in_time(facts, facts.model, size)
-    family, patch = _family(facts), _patch(max(size))
+    family, side = _family(facts), max(size)
+    # Pixels between tokens: about 8×8 of them in the last attention.
+    patch = 4 if side <= SMALL else 8 if side < 96 else 16
     # The smallest is for machines that are too slow for the next one, not for few passes.
     best = _in_time(facts, f"{family}_{'xs' if facts.epochs is None else 's'}_p{patch}", size)
     for letter, (images, passes) in _NEEDS.items():
@@ -132,13 +130,6 @@ def _is_ours(name: str) -> bool:
     return name.startswith(("hct_", "hct2_"))
 
 
-def _patch(side: int) -> int:
-    """Pixels between tokens: about 8×8 of them in the last attention."""
-    if side <= SMALL:
-        return 4
-    return 8 if side < 96 else 16
-
-
 def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
     """How many images a model can be trained on in the time there is."""
     price = cost(name, max(size))
@@ -154,7 +145,11 @@ def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
         rate = min(rate, _CEILING)
     if facts.device == "cuda" and not _compiles(facts):
         rate *= _UNCOMPILED
-    return _Fit(name, size, max(_seconds_left(facts, rate), 0.0) * rate, rate)
+    whole, start = _TIME.get(facts.device, _GPU_TIME), _start(facts)
+    if facts.minutes:
+        whole = 60 * facts.minutes
+    seconds = 0.96 * whole - min(start, 0.3 * whole) - facts.tested / (INFERENCE * rate)
+    return _Fit(name, size, max(seconds, 0.0) * rate, rate)
 
 
 def _compiles(facts: Facts) -> bool:
@@ -164,13 +159,6 @@ def _compiles(facts: Facts) -> bool:
 def _start(facts: Facts) -> float:
     """Seconds before the first step."""
     return _START.get(facts.device, _GPU_START[_compiles(facts)])
-
-
-def _seconds_left(facts: Facts, rate: float) -> float:
-    """Seconds of training in the time there is."""
-    whole = 60 * facts.minutes if facts.minutes else _TIME.get(facts.device, _GPU_TIME)
-    start = _start(facts)
-    return 0.96 * whole - min(start, 0.3 * whole) - facts.tested / (INFERENCE * rate)
 
 
 def _batch(facts: Facts, side: int) -> int:
@@ -227,19 +215,26 @@ def _augment(facts: Facts, size: Size, batch: int, passes: float) -> AugmentConf
 def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
     epochs, batch = config.schedule.epochs, config.loop.batch_size
     kind = "CPU" if facts.device == "cpu" else "GPU"
+    larger = "" if fit.size == facts.size else "the images are larger, and there is time for that"
+    often = "once or less" if epochs < 1.5 else f"about {epochs:.0f} times"
+    seen = f"; an image is seen {'only ' if epochs < _MIXING else ''}{often}"
     reasons = {
-        **size_reason(facts, fit.size, _size_why(facts, fit.size)),
+        **size_reason(facts, fit.size, larger),
         "model.name": f"model {fit.name}: our hybrid of convolutions and attention, in the size "
         f"that pays for images of {max(fit.size)} pixels in this time on this {kind}",
-        "augment": augment_reason(config.augment, facts) + _strength(epochs),
+        "augment": augment_reason(config.augment, facts) + seen,
         "optim": "Muon for matrices and AdamW for the rest: more is learned in few steps"
         if config.optim.optimizer == "muon"
         else "AdamW",
     }
     if facts.minutes is None:
+        takes = ""
+        if facts.speed and fit.rate:
+            seconds = (epochs * facts.images + facts.tested / INFERENCE) / fit.rate + _start(facts)
+            minutes = round(seconds / 60)
+            takes = ": about a minute" if minutes < 2 else f": about {minutes} minutes"
         reasons["schedule.epochs loop.batch_size"] = (
-            f"{epochs:g} epochs of {facts.images:,} images in batches of {batch}"
-            + _about(facts, fit, epochs)
+            f"{epochs:g} epochs of {facts.images:,} images in batches of {batch}{takes}"
         )
     if config.loss.balanced:
         reasons["loss.balanced"] = (
@@ -247,27 +242,3 @@ def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
             "smallest"
         )
     return reasons
-
-
-def _strength(passes: float) -> str:
-    if passes < _MIXING:
-        return "; an image is seen only " + (
-            "once or less" if passes < 1.5 else f"about {passes:.0f} times"
-        )
-    return f"; an image is seen about {passes:.0f} times"
-
-
-def _about(facts: Facts, fit: _Fit, epochs: float) -> str:
-    """How long that will take, if it can be told."""
-    if not facts.speed or not fit.rate:
-        return ""
-    seconds = (epochs * facts.images + facts.tested / INFERENCE) / fit.rate + _start(facts)
-    minutes = round(seconds / 60)
-    return ": about a minute" if minutes < 2 else f": about {minutes} minutes"
-
-
-def _size_why(facts: Facts, size: Size) -> str:
-    """Why another size than the usual one; "" for that."""
-    if size == facts.size:
-        return ""
-    return "the images are larger, and there is time for that"

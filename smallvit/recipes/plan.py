@@ -181,6 +181,11 @@ def _facts(
         speed = measure_speed(device)
     pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
     start = learned_without_labels(pretrained) if pretrained else None
+    beside = 0.0
+    if teacher := leaf(requested, "loss.teacher"):
+        run = Run.open(teacher)
+        # Its pass forward comes to a step, which is counted as three of them.
+        beside = cost(run.info["model"]["name"], max(run.image_size)) / 3
     return Facts.of(
         dataset,
         result,
@@ -191,16 +196,8 @@ def _facts(
         epochs=epochs,
         minutes=minutes,
         speed=speed if timed else None,
-        beside=_teaching(leaf(requested, "loss.teacher")),
+        beside=beside,
     )
-
-
-def _teaching(teacher: str | None) -> float:
-    """What a teacher's pass forward adds to a step, which is counted as three of them."""
-    if not teacher:
-        return 0.0
-    run = Run.open(teacher)
-    return cost(run.info["model"]["name"], max(run.image_size)) / 3
 
 
 def _in_minutes(choice: Choice, facts: Facts) -> str:

@@ -18,6 +18,7 @@ from smallvit.runs.config import (
     OptimConfig,
     RunConfig,
     ScheduleConfig,
+    layered,
 )
 
 
@@ -238,6 +239,22 @@ def taught(choice: Choice, facts: Facts) -> Choice:
     loss = replace(choice.config.loss, objective="distillation")
     reason = "a trained model teaches this one: what it says counts beside the labels"
     return choice.changed(replace(choice.config, loss=loss), {"loss.objective": reason})
+
+
+def pretraining(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run that learns from images alone, labelled or not; see `MaskedImages`.
+
+    Crops and mirroring are the recipe's. What the recipe adds for labels (policies, mixing,
+    smoothing) is left out, and so is the average of weights.
+    """
+    gentle = {"policy": "none", "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0, "smoothing": 0.0}
+    start = {
+        "loss": {"objective": "masked"},
+        "data": {"unlabelled": True},
+        "augment": gentle,
+        "optim": {"ema": 0.0},
+    }
+    return layered(start, settings)
 
 
 RECIPES: dict[str, Recipe] = {

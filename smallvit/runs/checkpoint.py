@@ -106,7 +106,7 @@ def save_checkpoint(folder: Path, progress: Progress, tensors: Mapping[str, Tens
         ExplodedError: The weights are not worth keeping; the checkpoints that exist stay.
         OSError: It cannot be written.
     """
-    _refuse_link(folder)
+    refuse_link(folder)
     best = {_BEST + key: value for key, value in progress.best_weights.items()}
     _refuse_exploded({**tensors, **best})
     folder.mkdir(exist_ok=True)
@@ -137,7 +137,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 def load_checkpoint(folder: Path) -> tuple[Progress, dict[str, Tensor]] | None:
     """The newest checkpoint that is complete; None if there is none."""
-    _refuse_link(folder)
+    refuse_link(folder)
     paths = [path for _, path in _own(folder) if path.suffix == ".json"]
     for path in reversed(paths):
         try:
@@ -175,11 +175,10 @@ def _own(folder: Path) -> list[tuple[str, Path]]:
     return [(m[1], path) for m, path in files if m and path.is_file() and not path.is_symlink()]
 
 
-def _refuse_link(folder: Path) -> None:
-    if folder.is_symlink():
-        raise ValueError(
-            f"{folder} is a link, and nothing inside a run folder may be one: remove it"
-        )
+def refuse_link(path: Path) -> None:
+    """Refuses a link: what is written inside a run folder must stay there."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, and nothing inside a run folder may be one: remove it")
 
 
 def _refuse_exploded(tensors: Mapping[str, Tensor]) -> None:

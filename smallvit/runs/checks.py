@@ -35,12 +35,11 @@ def check_info(info: Mapping[str, Any], path: Path) -> None:
         ValueError: A value is of another type than is written.
     """
     for key, kind in _KINDS.items():
-        value = leaf(info, key)
-        present = value is not None
-        if present and (not isinstance(value, kind) or (isinstance(value, bool))):
+        if (value := leaf(info, key)) is None:
+            continue
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if not fits or (kind is int and value < 0):
             raise ValueError(f"{path} is damaged: {key} is {shown(repr(value))[:80]}")
-        if present and kind is int and value < 0:
-            raise ValueError(f"{path} is damaged: {key} is {value}")
     texts = [*(leaf(info, "data.classes") or []), *(info.get("notes") or [])]
     counts = [*(leaf(info, "data.counts") or {}).values()]
     if not all(isinstance(each, str) for each in texts):

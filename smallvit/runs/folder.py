@@ -4,12 +4,13 @@ import errno
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -19,15 +20,13 @@ from smallvit.data import Dataset
 from smallvit.evaluation import Evaluation
 from smallvit.files import hash_bytes, read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.card import Card
+from smallvit.runs.checkpoint import refuse_link
 from smallvit.runs.checks import check_info, log_line
 from smallvit.runs.config import RunConfig, read_changes, upgrade
 from smallvit.runs.dataset import open_data
 from smallvit.runs.lock import locked
 from smallvit.sizes import Size
 from smallvit.text import some
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FORMAT = 2
 """Of the folders that are written; older ones are read, newer ones refused.
@@ -48,6 +47,11 @@ FINAL = "model"
 
 _NEW = ".new-run-"
 """How the folders of runs that are being made are called; a process that is killed leaves one."""
+
+_TAKEN = (
+    "{} exists and nothing in it is overwritten: choose another --out, or go on with --resume if "
+    "it is an unfinished run"
+)
 
 #: Where data and a teacher lie may change; fingerprint and hash tell whether they are the same.
 _MOVABLE = ("data.source", "data.root", "data.download", "loss.teacher")
@@ -88,7 +92,7 @@ class Run:
             if folds_of(path):
                 raise ValueError(
                     f"{path} is a cross-validation without its model on all images: train that "
-                    f"with smallvit train --resume --out {shlex.quote(str(path))}"
+                    f"with {resume_command(path)}"
                 )
             raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
         info = read_json(path / INFO)
@@ -114,7 +118,7 @@ class Run:
         return run
 
     @classmethod
-    def create(cls, folder: Path, config: RunConfig, info: "Mapping[str, Any]") -> "Run":
+    def create(cls, folder: Path, config: RunConfig, info: Mapping[str, Any]) -> "Run":
         """Makes a new run folder; one that exists and is not empty is never touched.
 
         Raises:
@@ -140,7 +144,7 @@ class Run:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                raise taken(folder) from error  # by a process that was faster
+                raise TakenError(_TAKEN.format(folder)) from error  # by a process that was faster
         return run
 
     def __repr__(self) -> str:
@@ -329,10 +333,7 @@ class Run:
             ValueError: Another process is writing it, or it holds a link.
         """
         for path in self.folder.iterdir():
-            if path.is_symlink():
-                raise ValueError(
-                    f"{path} is a link, and nothing inside a run folder may be one: remove it"
-                )
+            refuse_link(path)
         return locked(self.folder / LOCK)
 
     def dataset(self) -> Dataset:
@@ -420,15 +421,7 @@ def refuse_taken(folder: Path) -> None:
     if folder.is_dir() and all(path.name.startswith(_NEW) for path in folder.iterdir()):
         return
     if folder.exists():
-        raise taken(folder)
-
-
-def taken(folder: Path) -> TakenError:
-    """What to raise where a folder is not empty."""
-    return TakenError(
-        f"{folder} exists and nothing in it is overwritten: choose another --out, or go on "
-        "with --resume if it is an unfinished run"
-    )
+        raise TakenError(_TAKEN.format(folder))
 
 
 def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
@@ -439,6 +432,11 @@ def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
     while (root / f"{stem}-{number}").exists():
         number += 1
     return root / f"{stem}-{number}"
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on with a run."""
+    return f"smallvit train --resume --out {shlex.quote(str(folder))}"
 
 
 def folds_of(folder: str | os.PathLike[str]) -> list[Run]:

@@ -27,7 +27,8 @@ def locked(path: Path) -> Iterator[None]:
         OSError: It cannot be written.
     """
     with _taken(path) as file:
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "start": _now()}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "start": now}
         file.truncate(0)
         file.write(json.dumps(about).encode())
         file.flush()
@@ -49,8 +50,11 @@ def _taken(path: Path) -> IO[bytes]:
                 return file
         except BlockingIOError as error:
             file.close()
+            about = _read(path)
+            pid, host, start = (about.get(key) for key in ("pid", "host", "start"))
+            who = f" ({pid} on {host} since {start}; see {path})" if about else ""
             raise ValueError(
-                f"{path.parent} is in use by another process{_holder(path)}: wait until it ends"
+                f"{path.parent} is in use by another process{who}: wait until it ends"
             ) from error
         file.close()
 
@@ -91,20 +95,9 @@ def held(path: Path) -> bool:
     return _alive(path)
 
 
-def _holder(path: Path) -> str:
-    about = _read(path)
-    if not about:
-        return ""
-    return f" ({about.get('pid')} on {about.get('host')} since {about.get('start')}; see {path})"
-
-
 def _read(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
         about = json.loads(path.read_bytes())
         if isinstance(about, dict):
             return about
     return {}
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

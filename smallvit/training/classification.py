@@ -86,17 +86,9 @@ class Classification(Objective):
             loss = loss + self.drloc_share * (self.drloc_weight * distances.float())
         return loss, (logits.argmax(1) == targets.argmax(1)).sum(0, keepdim=True)
 
-    def show(
-        self,
-        images: UInt8[Tensor, "B C H W"],
-        labels: Int64[Tensor, " B"],
-        step: Int64[Tensor, ""],
-        positions: Int64[Tensor, " B"],
-        *,
-        mixed: bool,
-    ) -> None:
+    def show(self, *batch: Tensor, mixed: bool) -> None:
         """Shows augmented images to the model, and computes no loss."""
-        x, _ = (self.mixing if mixed else self.plain)(images, labels, step, positions)
+        x, _ = (self.mixing if mixed else self.plain)(*batch)
         with self.autocast(x.device):
             self.model(x)
 
@@ -189,23 +181,6 @@ class Classification(Objective):
         chosen = order[: len(logits)]
         by_number = chosen.argsort()
         return logits[by_number], chosen[by_number]
-
-    def logits(
-        self,
-        dataset: Dataset,
-        pixels: UInt8[np.ndarray, "N C H W"],
-        world: World,
-        precision: Precision,
-    ) -> Float32[np.ndarray, "N K"]:
-        """The model's logits for images of a dataset, computed by all processes together."""
-        own = pixels[world.rank :: world.size]
-        share = np.empty((0, len(dataset.classes)), np.float32)
-        if len(own):  # there may be fewer images than processes
-            share = self.infer(dataset, own, world, precision)
-        logits = np.empty((len(pixels), share.shape[1]), np.float32)
-        for rank, part in enumerate(world.gather(share)):
-            logits[rank :: world.size] = part
-        return logits
 
 
 def drloc_weight(weight: float | Literal["auto"], model: nn.Module) -> float:

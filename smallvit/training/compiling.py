@@ -15,19 +15,13 @@ def _load() -> None:
     """Imports the compiler, and starts the processes in which it compiles."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(min(_TURN, usual))
-    try:
-        _import()
-    finally:
-        sys.setswitchinterval(usual)
-
-
-def _import() -> None:
     with suppress(Exception):  # whoever compiles will hear of it
         importlib.import_module("torch._dynamo")
         importlib.import_module("torch._inductor.compile_fx")
         helpers = importlib.import_module("torch._inductor.async_compile").AsyncCompile
         helpers.warm_pool()
         helpers.wakeup()
+    sys.setswitchinterval(usual)
 
 
 def load_compiler(needed: bool) -> None:

@@ -20,10 +20,18 @@ from smallvit.evaluation import logits_of, pooled
 from smallvit.evaluation.calibration import safe_temperature
 from smallvit.files import write_bytes, write_json
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import CONFIG, EVALUATION, FINAL, INFO, Run, folds_of, new_folder
+from smallvit.runs.folder import (
+    CONFIG,
+    EVALUATION,
+    FINAL,
+    INFO,
+    Run,
+    folds_of,
+    new_folder,
+    resume_command,
+)
 from smallvit.training.classification import CALIBRATED
 from smallvit.training.distributed import join_world
-from smallvit.training.loop import resume_command
 from smallvit.training.train import check_writable, resume, tidy, train
 
 logger = logging.getLogger(__name__)
@@ -143,7 +151,12 @@ def _train_missing(
         if shown and world.leads:
             logger.info("a model on all images" if final else f"fold {number + 1} of {count}")
         if not (target / INFO).is_file():
-            each = _on_all_images(config) if final else _on_fold(config, number)
+            data = config.data
+            if final:  # no test split, and no validation either unless it was requested
+                data = replace(data, folds=0, fold=0, val=data.val or 0.0, test=0.0)
+            else:
+                data = replace(data, fold=number)
+            each = replace(config, data=data)
             # Every training has its own share of the time, whatever those before it took.
             since = started + trained * 60 * (minutes or 0)
             run = train(each, out=target, command=command, started=since, shown=shown, clock=clock)
@@ -182,16 +195,6 @@ def _from_folds(folder: Path, device: torch.device, *, calibrated: bool) -> dict
         labels.append(truth[chosen])
     temperature = safe_temperature(np.concatenate(logits), np.concatenate(labels))
     return {**known, "temperature": temperature}
-
-
-def _on_fold(config: RunConfig, number: int) -> RunConfig:
-    return replace(config, data=replace(config.data, fold=number))
-
-
-def _on_all_images(config: RunConfig) -> RunConfig:
-    """The same without a test split; also without validation, unless it was requested."""
-    data = replace(config.data, folds=0, fold=0, val=config.data.val or 0.0, test=0.0)
-    return replace(config, data=data)
 
 
 def summarise(folder: Path, *, kept: bool = True) -> dict[str, Any]:

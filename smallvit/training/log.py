@@ -110,11 +110,19 @@ class Log:
             self._bar.update(self._task, completed=step, total=steps)
 
     def write(self, kind: str, *, step: int, **values: Any) -> None:
-        """One line in the log."""
+        """One whole line in the log, or none; a full disk does not end the training."""
         if self._file is None:
             return
-        line = {"kind": kind, "step": step, **values}
-        self._append((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        line = json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False) + "\n"
+        data, size = line.encode(), self._file.tell()
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            logger.warning("could not write to the log: %s; training goes on", error)
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
+                self._file.seek(size)
         numbers = {
             f"{kind}/{name}": value
             for name, value in values.items()
@@ -125,19 +133,6 @@ class Log:
                 self._board.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log(numbers, step=step)
-
-    def _append(self, data: bytes) -> None:
-        """A whole line or none; a full disk does not end the training."""
-        assert self._file is not None
-        size = self._file.tell()
-        try:
-            if self._file.write(data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            logger.warning("could not write to the log: %s; training goes on", error)
-            with contextlib.suppress(OSError):
-                self._file.truncate(size)
-                self._file.seek(size)
 
     def tell(self, sentence: str) -> None:
         """A line for a person, above the bar if there is one."""

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,14 +19,22 @@ from smallvit.runs.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
-from smallvit.runs.folder import CHECKPOINTS, CONFIG, EVALUATION, LAST, LOG, WEIGHTS, Run
+from smallvit.runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    EVALUATION,
+    LAST,
+    LOG,
+    WEIGHTS,
+    Run,
+    resume_command,
+)
 from smallvit.training.log import Log
 from smallvit.training.objective import Objective
 from smallvit.training.optim import is_mixed, learning_rate, position
-from smallvit.training.pace import Pace
+from smallvit.training.pace import Pace, Stop
 from smallvit.training.statistics import Shown, batches_needed
 from smallvit.training.step import NonFiniteError, Stepper
-from smallvit.training.stop import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -65,18 +72,25 @@ def run_loop(training: Training) -> None:
     since = first, saved  # the step and time at which the log's interval begins
     with Stop() as stop:
         while not progress.ended:
-            _take_step(training)
-            if progress.step == first + 1:
+            at, whole = position(progress.step, progress.plans)
+            lr = learning_rate(at, whole, config.optim.lr, config.schedule)
+            training.stepper.objective.advance(int(at), whole)
+            step, batch, mixed = _shown(training, progress.step)
+            training.stepper(batch, step, lr=lr, mixed=mixed)
+            progress.step = step + 1
+            if step == first:
                 since = progress.step, clock()  # a first step is slower than the others
                 training.log.tell(f"the first step took {since[1] - saved:.1f} s")
                 if training.pace is not None:
                     training.pace.begin(progress.step)
             training.log.advance(progress.step, progress.steps)
-            validates = _validates(progress, config.loop.every or progress.steps)
+            left, every = progress.steps - progress.step, config.loop.every or progress.steps
+            # Every so many steps and at the end, but not a moment before the end.
+            validates = left == 0 or (progress.step % every == 0 and 3 * left >= every)
             if validates or progress.step % _CHECK == 0:
                 training.stepper.check()
             if validates:
-                _end_interval(training, since)
+                _end_interval(training, since, lr)
                 since = progress.step, clock()
             if progress.step == progress.steps:
                 progress.ended = progress.ended or "finished"
@@ -88,7 +102,7 @@ def run_loop(training: Training) -> None:
                 return
             if over and not progress.ended:
                 if not validates:
-                    _end_interval(training, since)
+                    _end_interval(training, since, lr)
                 progress.replan(progress.step)
                 progress.ended = "time"
             due = clock() - saved >= config.loop.checkpoint_seconds
@@ -97,23 +111,6 @@ def run_loop(training: Training) -> None:
                 saved = clock()
                 if training.pace is not None:
                     training.pace.begin(progress.step)  # writing is no step
-
-
-def _validates(progress: Progress, every: int) -> bool:
-    """Every so many steps and at the end, but not a moment before the end."""
-    left = progress.steps - progress.step
-    return left == 0 or (progress.step % every == 0 and 3 * left >= every)
-
-
-def _take_step(training: Training) -> None:
-    """The next step of the schedule."""
-    config, progress = training.run.config, training.progress
-    at, steps = position(progress.step, progress.plans)
-    lr = learning_rate(at, steps, config.optim.lr, config.schedule)
-    training.stepper.objective.advance(int(at), steps)
-    step, batch, mixed = _shown(training, progress.step)
-    training.stepper(batch, step, lr=lr, mixed=mixed)
-    progress.step = step + 1
 
 
 def _shown(training: Training, step: int) -> Shown:
@@ -131,7 +128,7 @@ def _evaluated(training: Training) -> Objective:
     return stepper.evaluated
 
 
-def _end_interval(training: Training, since: tuple[int, float]) -> None:
+def _end_interval(training: Training, since: tuple[int, float], lr: float) -> None:
     """Logs the steps since the last interval, and validates."""
     config, progress, clock = training.run.config, training.progress, training.clock
     first, started = since
@@ -147,18 +144,13 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
         step=progress.step,
         epoch=epoch,
         images=progress.step * config.loop.batch_size,
-        lr=learning_rate(
-            *position(progress.step - 1, progress.plans), config.optim.lr, config.schedule
-        ),
+        lr=lr,
         **means,
         images_per_second=speed,
         seconds=round(seconds, 3),
     )
-    before, val = clock(), dict[str, float]()
-    if "val" in training.dataset.splits:
-        val = validate(training)
-        training.log.write("val", step=progress.step, **val, seconds=round(clock() - before, 3))
-        _choose(training, val)
+    before = clock()
+    val = _validate(training) if "val" in training.dataset.splits else {}
     if config.loop.log_test and "test" in training.dataset.splits:
         world = training.stepper.world
         test = _evaluated(training).validate(training.dataset, "test", world)
@@ -171,37 +163,35 @@ def _end_interval(training: Training, since: tuple[int, float]) -> None:
     training.log.show_interval(epoch, means, {decides: val[decides]} if val else {}, speed, left)
 
 
-def validate(training: Training) -> dict[str, float]:
+def _validate(training: Training) -> dict[str, float]:
     """Loss and numbers of the validation split, with the weights as they are now.
+
+    Keeps the weights if they are the best so far; ends the run when patience is at its end.
 
     Raises:
         NonFiniteError: The last step left weights that give nothing finite.
     """
-    objective = _evaluated(training)
+    progress, before, objective = training.progress, training.clock(), _evaluated(training)
     try:
         val = objective.validate(training.dataset, "val", training.stepper.world)
     except NotFiniteError as error:
-        raise NonFiniteError(training.progress.step) from error
+        raise NonFiniteError(progress.step) from error
     if not math.isfinite(val["loss"]):
-        raise NonFiniteError(training.progress.step)
-    return val
-
-
-def _choose(training: Training, val: dict[str, float]) -> None:
-    """Keeps the weights if they are the best so far; stops when patience is at its end."""
-    progress, decides = training.progress, training.stepper.objective.decides
+        raise NonFiniteError(progress.step)
+    seconds = round(training.clock() - before, 3)
+    training.log.write("val", step=progress.step, **val, seconds=seconds)
+    decides, patience = objective.decides, training.run.config.schedule.patience
     score = Score(-val["loss"] if decides == "loss" else val[decides], val["loss"])
+    progress.waited += 1
     if score.beats(progress.best):
         progress.best, progress.best_step, progress.waited = score, progress.step, 0
         progress.best_weights = {
             name: tensor.detach().to("cpu", copy=True)
-            for name, tensor in _evaluated(training).model.state_dict().items()
+            for name, tensor in objective.model.state_dict().items()
         }
-        return
-    progress.waited += 1
-    patience = training.run.config.schedule.patience
-    if patience and progress.waited >= patience:
+    elif patience and progress.waited >= patience:
         progress.ended = "patience"
+    return val
 
 
 def _replan(training: Training) -> None:
@@ -325,8 +315,3 @@ def _write_weights(folder: Path, files: Mapping[str, Mapping[str, Tensor]]) -> N
             )
             remove_checkpoints(folder / CHECKPOINTS)
             write_tensors(folder / name, tensors)
-
-
-def resume_command(folder: Path) -> str:
-    """What to type to go on."""
-    return f"smallvit train --resume --out {shlex.quote(str(folder))}"

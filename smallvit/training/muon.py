@@ -1,9 +1,12 @@
-"""Muon: matrices move by an orthogonal matrix, everything else by AdamW.
+"""Muon: matrices move by an orthogonal matrix, everything else by AdamW, which is here too.
 
 Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024): the momentum of a
 matrix U S Vᵀ is replaced by about U Vᵀ, so that all directions are learned equally fast. Weight
 decay is decoupled, p ← p − lr · decay · p, and needed: without it the weights grow and learning
 slows down (docs/experiments.md).
+
+AdamW is PyTorch's without the compiler, whose import takes a second of a short run: PyTorch's own
+tells the compiler not to look inside, and loads it in order to say so.
 """
 
 from collections.abc import Callable
@@ -16,7 +19,6 @@ from torch import Tensor, nn
 from smallvit.devices import prefers_bf16
 from smallvit.models.base import Backbone
 from smallvit.models.parameters import input_sizes
-from smallvit.training.adamw import AdamW
 from smallvit.transfer.state_dicts import head_names, input_keys_of_timm
 
 _MOMENTUM = 0.95
@@ -61,6 +63,19 @@ def orthogonalised(batch: Float[Tensor, "n r c"]) -> Float[Tensor, "n r c"]:
         gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, x, gram, beta=a) if standing else torch.baddbmm(x, gram, x, beta=a)
     return x
+
+
+def _undecorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method as it was written, where PyTorch has kept it."""
+    return getattr(function, "__wrapped__", function)
+
+
+class AdamW(torch.optim.AdamW):
+    """PyTorch's, step by step the same numbers."""
+
+    add_param_group = _undecorated(torch.optim.AdamW.add_param_group)
+    zero_grad = _undecorated(torch.optim.AdamW.zero_grad)
+    step = torch.no_grad()(_undecorated(torch.optim.AdamW.step))
 
 
 class Muon(AdamW):

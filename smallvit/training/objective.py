@@ -21,7 +21,7 @@ from smallvit.devices import prefers_bf16
 from smallvit.evaluation.measure import Precision, logits_of
 from smallvit.evaluation.results import Evaluation
 from smallvit.layers import DropPath
-from smallvit.models.modes import evaluating
+from smallvit.models.features import evaluating
 from smallvit.runs.config import RunConfig
 from smallvit.text import nearest
 from smallvit.training.distributed import World
@@ -37,7 +37,7 @@ OBJECTIVES = {
 # has a key of its own beside it.
 _PATHS, _VIEW = 1 << 32, 1 << 40
 BATCH = 256  # images of a pass without gradients
-_TRIED = 256  # images to measure the speed of a test
+_TRIED = 256  # images per process, to measure the speed of a test
 
 
 class Objective(nn.Module):
@@ -111,17 +111,9 @@ class Objective(nn.Module):
         group = augment.mix_group if augment.mixed else 1
         return images % passes == 0 and images // passes % group == 0
 
-    def show(
-        self,
-        images: UInt8[Tensor, "B C H W"],
-        labels: Int64[Tensor, " B"],
-        step: Int64[Tensor, ""],
-        positions: Int64[Tensor, " B"],
-        *,
-        mixed: bool,
-    ) -> None:
+    def show(self, *batch: Tensor, mixed: bool) -> None:
         """Shows images to the model as `forward` does, for what it remembers of them."""
-        self(images, labels, step, positions, mixed=mixed)
+        self(*batch, mixed=mixed)
 
     @classmethod
     def settled(
@@ -161,28 +153,35 @@ class Objective(nn.Module):
     def try_inference(self, dataset: Dataset, world: World, precision: Precision) -> int:
         """Shows a few images to the model as a test does; returns how many all processes saw."""
         split = next(name for name in ("test", "val", "train") if name in dataset.splits)
-        pixels = dataset.pixels(split)[:_TRIED]
-        self.infer(dataset, pixels, world, precision)
-        return len(pixels) * world.size
+        pixels = dataset.pixels(split)[: _TRIED * world.size]
+        self.logits(dataset, pixels, world, precision)
+        return len(pixels)
 
-    def infer(
+    def logits(
         self,
         dataset: Dataset,
         pixels: UInt8[np.ndarray, "N C H W"],
         world: World,
         precision: Precision,
     ) -> Float32[np.ndarray, "N K"]:
-        """The model's logits for images of a dataset, in this process."""
+        """The model's logits for images of a dataset, computed by all processes together."""
         mean, std = dataset.statistics
-        return logits_of(
-            self.model,
-            pixels,
-            mean=mean,
-            std=std,
-            batch_size=BATCH,
-            device=world.device,
-            precision=precision,
-        )
+        own = pixels[world.rank :: world.size]
+        share = np.empty((0, len(dataset.classes)), np.float32)
+        if len(own):  # there may be fewer images than processes
+            share = logits_of(
+                self.model,
+                own,
+                mean=mean,
+                std=std,
+                batch_size=BATCH,
+                device=world.device,
+                precision=precision,
+            )
+        logits = np.empty((len(pixels), share.shape[1]), np.float32)
+        for rank, part in enumerate(world.gather(share)):
+            logits[rank :: world.size] = part
+        return logits
 
     def evaluate(
         self, dataset: Dataset, world: World, late: Callable[[], bool] | None = None

@@ -1,7 +1,9 @@
 """Optimisers with proper parameter groups, and schedules as pure functions of the step."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -9,8 +11,7 @@ from torch import Tensor, nn
 
 from smallvit.models.parameters import depths, frozen_below, undecayed
 from smallvit.runs.config import OptimConfig, ScheduleConfig
-from smallvit.training.adamw import AdamW
-from smallvit.training.muon import Muon, matrices
+from smallvit.training.muon import AdamW, Muon, matrices
 
 #: The names of `optim.optimizer`; each takes the groups and options of AdamW.
 OPTIMISERS: dict[str, type[AdamW]] = {"adamw": AdamW, "muon": Muon}
@@ -45,23 +46,18 @@ def parameter_groups(
     layer, top = depths(model) if config.layer_decay < 1 else ({}, 0)
     orthogonal = matrices(model) if config.optimizer == "muon" else set()
     share = config.muon_lr / config.lr if config.lr else 0.0
-    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-
-    def add(parameter: nn.Parameter, decays: bool, scale: float) -> None:
-        if parameter.requires_grad:
-            key = (config.weight_decay if decays else 0.0, scale, False)
-            groups.setdefault(key, []).append(parameter)
-
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         scale = config.layer_decay ** (top - layer[name]) if layer else 1.0
-        if name in orthogonal and parameter.requires_grad:
+        key = (0.0 if name in exempt else config.weight_decay, scale, False)
+        if name in orthogonal:
             key = (config.muon_decay, scale * share, True)
-            groups.setdefault(key, []).append(parameter)
-        else:
-            add(parameter, name not in exempt, scale)
-    for module in extra:
-        for parameter in module.parameters():
-            add(parameter, config.decay == "all" or parameter.ndim > 1, 1.0)
+        if parameter.requires_grad:
+            groups[key].append(parameter)
+    for parameter in chain.from_iterable(module.parameters() for module in extra):
+        decays = config.decay == "all" or parameter.ndim > 1
+        if parameter.requires_grad:
+            groups[config.weight_decay if decays else 0.0, 1.0, False].append(parameter)
     return [
         {"params": parameters, "weight_decay": decay, "scale": scale, "orthogonal": turned}
         for (decay, scale, turned), parameters in groups.items()

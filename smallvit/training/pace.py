@@ -1,7 +1,15 @@
-"""A promise about time: how many steps fit, thought over again every few seconds."""
+"""What may end a training early: a promise about time, and a signal.
 
+How many steps fit into the time is thought over again every few seconds. After Ctrl-C or SIGTERM
+the step is finished and the run saved.
+"""
+
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
 _SLOWER = 3.0  # times that the end may take as long as expected, and still be in time
 _LATE = 0.035  # of the time, by which it may then be late; 0.05 is promised
@@ -110,3 +118,27 @@ class Pace:
         left = steps - step
         new = max(self.affordable(step), 1)
         return steps if abs(new - left) <= max(_SAME * left, 1) else step + new
+
+
+class Stop:
+    """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -37,9 +37,13 @@ def batches_needed(batch_size: int) -> int:
     return max(_BATCHES, math.ceil(_IMAGES / batch_size))
 
 
-def needs_statistics(objective: Objective) -> bool:
-    """Whether anything is to be measured."""
-    return bool(_norms(objective))
+def batch_norms(objective: Objective) -> list[Any]:
+    """The batch norms of the model that keep statistics."""
+    return [
+        module
+        for module in objective.model.modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats
+    ]
 
 
 @torch.no_grad()
@@ -66,7 +70,7 @@ def measure_statistics(
         logger.warning("out of memory: statistics are measured in passes half as large")
         if world.device.type == "cuda":
             torch.cuda.empty_cache()
-    for norm in _norms(objective):
+    for norm in batch_norms(objective):
         for found in (norm.running_mean, norm.running_var):
             found.copy_(world.total(found) / world.size)
 
@@ -81,7 +85,7 @@ def _show(objective: Objective, shown: Sequence[Shown], world: World, passes: in
 @contextmanager
 def _measuring(objective: Objective) -> Iterator[None]:
     """Batch norms forget what they know, and then take the mean of all they see."""
-    norms = _norms(objective)
+    norms = batch_norms(objective)
     before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
@@ -96,12 +100,3 @@ def _measuring(objective: Objective) -> Iterator[None]:
             norm.num_batches_tracked.copy_(tracked)
             norm.momentum = momentum
             norm.eval()
-
-
-def _norms(objective: Objective) -> list[Any]:
-    """The batch norms that keep statistics."""
-    return [
-        module
-        for module in objective.model.modules()
-        if isinstance(module, _BatchNorm) and module.track_running_stats
-    ]

@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
@@ -28,7 +28,7 @@ from smallvit.training.optim import (
     parameter_groups,
     set_learning_rate,
 )
-from smallvit.training.statistics import Shown, measure_statistics, needs_statistics
+from smallvit.training.statistics import Shown, batch_norms, measure_statistics
 
 logger = logging.getLogger(__name__)
 
@@ -169,6 +169,92 @@ class Stepper:
                 self._plainly("compile", error)
         self._run(batch, mixed)
 
+    def _seed_dropout(self, step: int) -> None:
+        """So that dropout, which draws from torch's generator, does not depend on earlier steps."""
+        seed = (self.config.seed * 1_000_003 + step) * 4096 + self.world.rank
+        # As torch.manual_seed does, without looking for other devices: that takes longer.
+        torch.default_generator.manual_seed(seed)
+        if self.world.device.type == "cuda":
+            torch.cuda.manual_seed_all(seed)
+        elif self.world.device.type == "mps":
+            torch.mps.manual_seed(seed)
+
+    def _replay(self, batch: Batch, step: int, mixed: bool) -> None:
+        if mixed not in self._graphs:
+            self._graphs[mixed] = self._capture(batch, mixed)
+            self._seed_dropout(step)  # capturing has drawn
+        graph, static = self._graphs[mixed]
+        for old, new in zip(static, batch, strict=True):
+            old.copy_(new)
+        graph.replay()
+
+    def _capture(self, batch: Batch, mixed: bool) -> tuple[Any, Batch]:
+        """Records a step as a graph; weights and sums are afterwards what they were."""
+        static = Batch(*(tensor.clone() for tensor in batch))
+        saved = self.snapshot()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.stream(side):
+                for _ in range(_WARM):
+                    self._run(static, mixed)
+            torch.cuda.current_stream().wait_stream(side)
+            with torch.cuda.graph(graph):
+                self._run(static, mixed)
+        finally:
+            self.restore(saved)
+        return graph, static
+
+    def _run(self, batch: Batch, mixed: bool) -> None:
+        """The step itself; nothing in it waits for a GPU."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = torch.zeros_like(self._keep)
+        numbers = torch.zeros(len(self.objective.numbers), device=loss.device)
+        parts = zip(*(tensor.chunk(self.accumulation) for tensor in batch), strict=True)
+        one_pass = self._run_pass
+        for index, (images, labels, positions) in enumerate(parts):
+            if self.objective.paths:
+                self.objective.drop_paths(self._draw_paths(self._step, positions))
+            waits = index + 1 < self.accumulation
+            with (
+                one_pass.no_sync()  # processes exchange the gradients of all passes in the last one
+                if waits and isinstance(one_pass, DistributedDataParallel)
+                else nullcontext()
+            ):
+                mean, sums = one_pass(images, labels, self._step, positions, mixed=mixed)
+                mean = mean / self.accumulation
+                self.scaler.scale(mean).backward()
+            loss += mean.detach()
+            numbers += sums.detach()
+        # All processes stop at the same step: the others would wait for one that has left.
+        if loss.device.type == "cpu" and self.world.any(not torch.isfinite(loss)):
+            raise NonFiniteError(int(self._step), untouched=True)
+        if clip := self.config.optim.clip:
+            self.scaler.unscale_(self.optimiser)
+            trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(trained, clip)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        if self.ema is not None:
+            move_towards(self.ema.parameters(), self.objective.parameters(), 1 - self._keep)
+        count = torch.full_like(loss[None], len(batch.images))
+        self.sums += torch.cat([loss * count, numbers, count])
+        first_bad = torch.minimum(self._bad, self._step)
+        self._bad.copy_(torch.where(torch.isfinite(loss), self._bad, first_bad))
+
+    def _plainly(self, what: str, error: Exception) -> None:
+        """Goes on without what failed, and says so."""
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        logger.warning("could not %s (%s); going on without", what, first[:200])
+        if self.captured:
+            self.captured = False
+            torch.cuda.synchronize()
+        else:
+            self.compiled = False
+            self._pass.compute, self._draw_paths = self.objective.forward, self.objective.path_draws
+        self.optimiser.zero_grad(set_to_none=True)
+
     def _halve(self, share: int) -> None:
         """Doubles the passes of a step of `share` images in this process."""
         if self.world.size > 1:
@@ -221,85 +307,9 @@ class Stepper:
             return
         for slow, fast in zip(self.ema.buffers(), self.objective.buffers(), strict=True):
             slow.copy_(fast)
-        if needs_statistics(self.ema):
+        if batch_norms(self.ema):
             measure_statistics(self.ema, shown(), self.world, self.accumulation)
         self._settled = step
-
-    def _run(self, batch: Batch, mixed: bool) -> None:
-        """The step itself; nothing in it waits for a GPU."""
-        self.optimiser.zero_grad(set_to_none=True)
-        loss = torch.zeros_like(self._keep)
-        numbers = torch.zeros(len(self.objective.numbers), device=loss.device)
-        parts = zip(*(tensor.chunk(self.accumulation) for tensor in batch), strict=True)
-        for index, (images, labels, positions) in enumerate(parts):
-            if self.objective.paths:
-                self.objective.drop_paths(self._draw_paths(self._step, positions))
-            with self._unsynchronised(index + 1 < self.accumulation):
-                mean, sums = self._run_pass(images, labels, self._step, positions, mixed=mixed)
-                mean = mean / self.accumulation
-                self.scaler.scale(mean).backward()
-            loss += mean.detach()
-            numbers += sums.detach()
-        # All processes stop at the same step: the others would wait for one that has left.
-        if loss.device.type == "cpu" and self.world.any(not torch.isfinite(loss)):
-            raise NonFiniteError(int(self._step), untouched=True)
-        self._update()
-        count = torch.full_like(loss[None], len(batch.images))
-        self.sums += torch.cat([loss * count, numbers, count])
-        first_bad = torch.minimum(self._bad, self._step)
-        self._bad.copy_(torch.where(torch.isfinite(loss), self._bad, first_bad))
-
-    def _update(self) -> None:
-        if clip := self.config.optim.clip:
-            self.scaler.unscale_(self.optimiser)
-            trained = [p for group in self.optimiser.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(trained, clip)
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        if self.ema is not None:
-            move_towards(self.ema.parameters(), self.objective.parameters(), 1 - self._keep)
-
-    def _unsynchronised(self, wanted: bool) -> AbstractContextManager[None]:
-        if wanted and isinstance(self._run_pass, DistributedDataParallel):
-            return self._run_pass.no_sync()
-        return nullcontext()
-
-    def _seed_dropout(self, step: int) -> None:
-        """So that dropout, which draws from torch's generator, does not depend on earlier steps."""
-        seed = (self.config.seed * 1_000_003 + step) * 4096 + self.world.rank
-        # As torch.manual_seed does, without looking for other devices: that takes longer.
-        torch.default_generator.manual_seed(seed)
-        if self.world.device.type == "cuda":
-            torch.cuda.manual_seed_all(seed)
-        elif self.world.device.type == "mps":
-            torch.mps.manual_seed(seed)
-
-    def _replay(self, batch: Batch, step: int, mixed: bool) -> None:
-        if mixed not in self._graphs:
-            self._graphs[mixed] = self._capture(batch, mixed)
-            self._seed_dropout(step)  # capturing has drawn
-        graph, static = self._graphs[mixed]
-        for old, new in zip(static, batch, strict=True):
-            old.copy_(new)
-        graph.replay()
-
-    def _capture(self, batch: Batch, mixed: bool) -> tuple[Any, Batch]:
-        """Records a step as a graph; weights and sums are afterwards what they were."""
-        static = Batch(*(tensor.clone() for tensor in batch))
-        saved = self.snapshot()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.stream(side):
-                for _ in range(_WARM):
-                    self._run(static, mixed)
-            torch.cuda.current_stream().wait_stream(side)
-            with torch.cuda.graph(graph):
-                self._run(static, mixed)
-        finally:
-            self.restore(saved)
-        return graph, static
 
     def _tensors(self) -> list[Tensor]:
         """Everything a step changes."""
@@ -352,18 +362,6 @@ class Stepper:
             state.setdefault(int(number), {})[key] = _laid_out_as(trained[int(number)], value)
         groups = self.optimiser.state_dict()["param_groups"]
         self.optimiser.load_state_dict({"state": state, "param_groups": groups})
-
-    def _plainly(self, what: str, error: Exception) -> None:
-        """Goes on without what failed, and says so."""
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        logger.warning("could not %s (%s); going on without", what, first[:200])
-        if self.captured:
-            self.captured = False
-            torch.cuda.synchronize()
-        else:
-            self.compiled = False
-            self._pass.compute, self._draw_paths = self.objective.forward, self.objective.path_draws
-        self.optimiser.zero_grad(set_to_none=True)
 
 
 def _modules(objective: Objective) -> Iterator[nn.Module]:

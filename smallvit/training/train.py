@@ -108,142 +108,27 @@ def train(
         raise world.explained(error) from error
 
 
-@checked
-def resume(
-    folder: str | os.PathLike[str],
-    *,
-    config: RunConfig | None = None,
-    download: bool = False,
-    shown: bool = True,
-    clock: Callable[[], float] = time.monotonic,
-) -> Run:
-    """Goes on with a run that was stopped or killed, as if it never had been.
+def check_writable(folder: Path, need: int = 0) -> None:
+    """Refuses a folder that cannot be written to, before any work is done.
 
     Args:
-        folder: The run folder.
-        config: What is wanted now, if anything is: refused if it is not the run's own.
-        download: Whether to fetch a named dataset that is missing; the run's config does not decide
-            that, as it may be a stranger's.
-        shown: Whether to show progress to a person.
-        clock: Seconds; only their differences count.
+        need: Bytes that will be written.
 
     Raises:
-        ValueError: The run is finished, is in use by another process, its config or its data has
-            changed, or it cannot be read.
+        ValueError: The folder is not empty.
+        OSError: It cannot be written, or the disk is full.
     """
-    run = Run.open(folder)
-    if run.finished:
-        tidy(run)
-        raise ValueError(f"{run.folder} is finished; there is nothing to resume")
-    if config is not None:
-        run.config.refuse_changes(config.to_dict())
-    config = run.config
-    if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
-        raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
-    world = join_world(config.loop.device)
-    load_compiler(config.compiles(world.device.type))
-    lock = ExitStack()
-    try:
-        with world.first():
-            if world.leads:
-                lock.enter_context(run.locked())
-                run = _note_machine(run, world)
-        require_loggers(config)
-        set_determinism(config.loop.deterministic)
-        readable = replace(config, data=replace(config.data, download=download))
-        dataset = _read_data(readable, world, None, shown=shown, checked=False)
-        run.check_data(dataset)
-        checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
-        model = _rebuilt(run) if checkpoint else build_model(config, dataset)[0]
-        loader = make_loader(config, dataset, world)
-        stepper = Stepper(config, make_objective(config, model, dataset, world), world)
-        progress = Progress(steps=config.schedule.steps, plans=list(config.schedule.plans))
-        if checkpoint:
-            progress, tensors = checkpoint
-            restore(progress, tensors, stepper)
-        logger.info("going on with %s after %s steps", run.folder, f"{progress.step:,}")
-        size, steps = progress.log_size, progress.steps
-        log = Log(run, steps=steps, size=size, active=world.leads, shown=shown)
-        return _run(Training(run, dataset, loader, stepper, progress, log, clock))
-    except RuntimeError as error:
-        raise world.explained(error) from error
-    finally:
-        lock.close()
-
-
-def tidy(run: Run) -> None:
-    """Removes checkpoints that a process left which was killed after its run was finished."""
-    if run.finished and (run.folder / CHECKPOINTS).exists():
-        with run.locked():
-            remove_checkpoints(run.folder / CHECKPOINTS)
-
-
-def _create(
-    folder: Path, config: RunConfig, info: dict[str, Any], world: World, *, another: bool
-) -> Run:
-    """The run's folder; `another` takes the next free one if it was taken meanwhile."""
-    with world.first():
-        while world.leads:
-            try:
-                Run.create(folder, config, info)
-                break
-            except TakenError:
-                if not another:
-                    raise
-                folder = _next_folder(config)
-    folder = world.agree(folder)
-    return Run.open(folder) if world.leads else Run(folder, config, info)
-
-
-def _rebuilt(run: Run) -> nn.Module:
-    """The run's model for the weights of a checkpoint: what it started from may be gone."""
-    torch.manual_seed(run.config.seed)
-    model = run.untrained()
-    freeze(model, run.config.model.frozen)
-    return model
-
-
-def _note_machine(run: Run, world: World) -> Run:
-    """Says and records that a run goes on with other threads or processes: the bits will differ."""
-    now = {"threads": torch.get_num_threads(), "processes": world.size}
-    changes = {key: value for key, value in now.items() if run.info.get(key) != value}
-    if not changes:
-        return run
-    for key, value in changes.items():
-        logger.warning(
-            "the run began with %s %s and goes on with %s: the last bits will differ",
-            run.info.get(key),
-            key,
-            value,
+    refuse_taken(folder)
+    existing = folder.resolve()
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise OSError(f"{existing} cannot be written to: choose another folder with --out")
+    if (free := shutil.disk_usage(existing).free) < need:
+        raise OSError(
+            f"{existing} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
+            "room, or choose another folder with --out"
         )
-    earlier = [*run.info.get("earlier", []), {key: run.info.get(key) for key in changes}]
-    return run.note(**changes, earlier=earlier)
-
-
-def _run(training: Training) -> Run:
-    """The loop and the end, or advice if the loss is not finite."""
-    run, world = training.run, training.stepper.world
-    try:
-        run_loop(training)
-    except NonFiniteError as error:
-        if world.size == 1 and world.device.type == "cpu" and error.untouched:
-            with suppress(NonFiniteError):  # weights that exploded before
-                save(training)  # nothing has changed since the step before
-        if world.leads:
-            run.note(status="not finite", step=training.progress.step)
-        kept = "no weights were saved yet"
-        if saved := sorted((run.folder / CHECKPOINTS).glob("*.json")):
-            step = f"{int(saved[-1].stem):,}"
-            kept = f"the last good weights, after step {step}, are in {saved[-1].parent}"
-        raise ValueError(
-            f"{error}; {kept}. Try a lower learning rate (--set "
-            f"optim.lr={run.config.optim.lr / 3:.1g}), clipping (--set optim.clip=1) or --set "
-            "loop.precision=fp32"
-        ) from error
-    finally:
-        training.log.close()
-        training.stepper.objective.drop_paths(None)
-    return finish(training)
 
 
 def _read_data(
@@ -309,7 +194,7 @@ def _facts(
     device, (mean, std) = world.device, dataset.statistics
     return {
         "smallvit": smallvit.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "python": sys.version.split()[0],
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processes": world.size,
@@ -326,6 +211,28 @@ def _facts(
     }
 
 
+def _create(
+    folder: Path, config: RunConfig, info: dict[str, Any], world: World, *, another: bool
+) -> Run:
+    """The run's folder; `another` takes the next free one if it was taken meanwhile."""
+    run = None
+    with world.first():
+        while world.leads and run is None:
+            try:
+                run = Run.create(folder, config, info)
+            except TakenError:
+                if not another:
+                    raise
+                folder = _next_folder(config)
+    folder = world.agree(folder)
+    return run or Run(folder, config, info)
+
+
+def _next_folder(config: RunConfig) -> Path:
+    model = config.model.name or Path(config.model.pretrained or "model").stem
+    return new_folder(Path(config.data.source).name or "data", model)
+
+
 def _describe_start(run: Run) -> None:
     info, steps, batch = run.info, run.config.schedule.steps or 0, run.config.loop.batch_size
     logger.info(
@@ -336,29 +243,122 @@ def _describe_start(run: Run) -> None:
         logger.info("note: %s", note)
 
 
-def _next_folder(config: RunConfig) -> Path:
-    model = config.model.name or Path(config.model.pretrained or "model").stem
-    return new_folder(Path(config.data.source).name or "data", model)
+def _run(training: Training) -> Run:
+    """The loop and the end, or advice if the loss is not finite."""
+    run, world = training.run, training.stepper.world
+    try:
+        run_loop(training)
+    except NonFiniteError as error:
+        if world.size == 1 and world.device.type == "cpu" and error.untouched:
+            with suppress(NonFiniteError):  # weights that exploded before
+                save(training)  # nothing has changed since the step before
+        if world.leads:
+            run.note(status="not finite", step=training.progress.step)
+        kept = "no weights were saved yet"
+        if saved := sorted((run.folder / CHECKPOINTS).glob("*.json")):
+            step = f"{int(saved[-1].stem):,}"
+            kept = f"the last good weights, after step {step}, are in {saved[-1].parent}"
+        raise ValueError(
+            f"{error}; {kept}. Try a lower learning rate (--set "
+            f"optim.lr={run.config.optim.lr / 3:.1g}), clipping (--set optim.clip=1) or --set "
+            "loop.precision=fp32"
+        ) from error
+    finally:
+        training.log.close()
+        training.stepper.objective.drop_paths(None)
+    return finish(training)
 
 
-def check_writable(folder: Path, need: int = 0) -> None:
-    """Refuses a folder that cannot be written to, before any work is done.
+@checked
+def resume(
+    folder: str | os.PathLike[str],
+    *,
+    config: RunConfig | None = None,
+    download: bool = False,
+    shown: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Run:
+    """Goes on with a run that was stopped or killed, as if it never had been.
 
     Args:
-        need: Bytes that will be written.
+        folder: The run folder.
+        config: What is wanted now, if anything is: refused if it is not the run's own.
+        download: Whether to fetch a named dataset that is missing; the run's config does not decide
+            that, as it may be a stranger's.
+        shown: Whether to show progress to a person.
+        clock: Seconds; only their differences count.
 
     Raises:
-        ValueError: The folder is not empty.
-        OSError: It cannot be written, or the disk is full.
+        ValueError: The run is finished, is in use by another process, its config or its data has
+            changed, or it cannot be read.
     """
-    refuse_taken(folder)
-    existing = folder.resolve()
-    while not existing.exists():
-        existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise OSError(f"{existing} cannot be written to: choose another folder with --out")
-    if (free := shutil.disk_usage(existing).free) < need:
-        raise OSError(
-            f"{existing} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
-            "room, or choose another folder with --out"
+    run = Run.open(folder)
+    if run.finished:
+        tidy(run)
+        raise ValueError(f"{run.folder} is finished; there is nothing to resume")
+    if config is not None:
+        run.config.refuse_changes(config.to_dict())
+    config = run.config
+    if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
+        raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
+    world = join_world(config.loop.device)
+    load_compiler(config.compiles(world.device.type))
+    lock = ExitStack()
+    try:
+        with world.first():
+            if world.leads:
+                lock.enter_context(run.locked())
+                run = _note_machine(run, world)
+        require_loggers(config)
+        set_determinism(config.loop.deterministic)
+        readable = replace(config, data=replace(config.data, download=download))
+        dataset = _read_data(readable, world, None, shown=shown, checked=False)
+        run.check_data(dataset)
+        checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
+        model = _rebuilt(run) if checkpoint else build_model(config, dataset)[0]
+        loader = make_loader(config, dataset, world)
+        stepper = Stepper(config, make_objective(config, model, dataset, world), world)
+        progress = Progress(steps=config.schedule.steps, plans=list(config.schedule.plans))
+        if checkpoint:
+            progress, tensors = checkpoint
+            restore(progress, tensors, stepper)
+        logger.info("going on with %s after %s steps", run.folder, f"{progress.step:,}")
+        size, steps = progress.log_size, progress.steps
+        log = Log(run, steps=steps, size=size, active=world.leads, shown=shown)
+        return _run(Training(run, dataset, loader, stepper, progress, log, clock))
+    except RuntimeError as error:
+        raise world.explained(error) from error
+    finally:
+        lock.close()
+
+
+def _note_machine(run: Run, world: World) -> Run:
+    """Says and records that a run goes on with other threads or processes: the bits will differ."""
+    now = {"threads": torch.get_num_threads(), "processes": world.size}
+    changes = {key: value for key, value in now.items() if run.info.get(key) != value}
+    if not changes:
+        return run
+    for key, value in changes.items():
+        logger.warning(
+            "the run began with %s %s and goes on with %s: the last bits will differ",
+            run.info.get(key),
+            key,
+            value,
         )
+    earlier = [*run.info.get("earlier", []), {key: run.info.get(key) for key in changes}]
+    return run.note(**changes, earlier=earlier)
+
+
+def _rebuilt(run: Run) -> nn.Module:
+    """The run's model for the weights of a checkpoint: what it started from may be gone."""
+    torch.manual_seed(run.config.seed)
+    model = run.untrained()
+    freeze(model, run.config.model.frozen)
+    return model
+
+
+def tidy(run: Run) -> None:
+    """Removes checkpoints that a process left which was killed after its run was finished."""
+    if run.finished and (run.folder / CHECKPOINTS).exists():
+        with run.locked():
+            remove_checkpoints(run.folder / CHECKPOINTS)

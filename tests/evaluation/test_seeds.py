@@ -7,10 +7,9 @@ import pytest
 from scipy import stats
 
 from smallvit.evaluation import measure
-from smallvit.evaluation.intervals import proportion
+from smallvit.evaluation.intervals import proportion, t_tail, t_within
 from smallvit.evaluation.paired import mcnemar
 from smallvit.evaluation.seeds import Hits, deviation, hits_of, mean_accuracy, versus
-from smallvit.evaluation.student import t_tail, t_within
 
 
 @pytest.mark.parametrize("freedom", [1.0, 2.0, 2.7, 10.0, 99.5, 5000.0, math.inf])

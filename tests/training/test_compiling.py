@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from smallvit.training.adamw import AdamW
+from smallvit.training.muon import AdamW
 
 CODE = """
 import sys, torch
@@ -14,7 +14,7 @@ wait_for_compiler()  # nothing was begun
 load_compiler(False)
 wait_for_compiler()
 import smallvit.training.train
-from smallvit.training.adamw import AdamW
+from smallvit.training.muon import AdamW
 weight = torch.nn.Parameter(torch.ones(2, 2))
 optimiser = AdamW([weight], fused=True)
 weight.sum().backward()
