@@ -171,6 +171,8 @@ def _show(run: "Run") -> None:
         evaluation = run.evaluation()
         untested = "there is no test split, so nothing was tested"
         say(evaluation.summary() if evaluation else untested)
+        if seen := run.info.get("seen_before"):
+            say(f"The accuracy is too high: the start had learned from {seen:,} of these images.")
         say(advise(run))
         say(f"run folder {run.folder}")
 

@@ -84,14 +84,21 @@ def about_folds(run: Run) -> str:
     )
 
 
-def about_result(evaluation: Evaluation) -> str:
-    """The accuracy in plain words."""
-    accuracy = evaluation.accuracy
-    images = (
-        f"{counted(evaluation.count, 'test image')} it had never seen"
-        if evaluation.split == "test"
-        else f"{counted(evaluation.count, 'validation image')}, by which its weights were chosen"
-    )
+def about_result(evaluation: Evaluation, *, seen: int = 0) -> str:
+    """The accuracy in plain words.
+
+    Args:
+        seen: How many of the test images the weights that it started from had learned from.
+    """
+    accuracy, images = evaluation.accuracy, counted(evaluation.count, "test image")
+    if evaluation.split != "test":
+        images = (
+            f"{counted(evaluation.count, 'validation image')}, by which its weights were chosen"
+        )
+    elif seen:
+        images = f"{images}, of which the weights that it started from had learned {seen:,}"
+    else:
+        images = f"{images} it had never seen"
     most_frequent = max(row.support for row in evaluation.per_class) / evaluation.count
     return (
         f"On {images}, it predicts the right class for {100 * accuracy.value:.1f} %. With so many "
@@ -117,6 +124,12 @@ def caveats(facts: RunFacts) -> list[str]:
             evaluation.split == "val",
             "It is too good to be true: the weights were chosen by these very images, and there "
             "is no test split. Hold some images out (--test 0.2) for a number to trust.",
+        ),
+        (
+            bool(seen := facts.run.info.get("seen_before", 0)),
+            f"It is too good to be true: {shown(facts.run.config.model.pretrained or '')} had "
+            f"learned from {seen:,} of the images that are tested. Start from a run with the same "
+            "--seed and --test, or from scratch.",
         ),
         (
             bool(evaluation.absent),
