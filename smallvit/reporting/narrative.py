@@ -4,6 +4,7 @@ from smallvit.evaluation import Estimate, Evaluation
 from smallvit.reporting.advice import advise
 from smallvit.reporting.facts import RunFacts
 from smallvit.runs import Run
+from smallvit.runs.card import short_of_folds
 from smallvit.text import counted, shown, some
 
 
@@ -76,11 +77,13 @@ def about_folds(run: Run) -> str:
     if not crossed:
         return ""
     accuracy, folds = Estimate(**crossed["accuracy"]), counted(crossed["folds"], "fold")
+    short = short_of_folds(run.card.facts)
+    but = f"But {short}. " if short else ""
     return (
         f"This model was trained on all images of a cross-validation, so none is left to test it "
         f"on. Its {folds}, which were trained on fewer images with the same settings, estimate its "
-        f"accuracy: {accuracy.percent} over {counted(crossed['tested'], 'image')}. For the page of "
-        f"the folds: smallvit report {shown(run.folder.parent)}"
+        f"accuracy: {accuracy.percent} over {counted(crossed['tested'], 'image')}. {but}For the "
+        f"page of the folds: smallvit report {shown(run.folder.parent)}"
     )
 
 

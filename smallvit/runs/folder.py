@@ -219,6 +219,11 @@ class Run:
                     "steps": info.get("steps"),
                     "counts": data.get("counts", {}),
                     **({"folds": crossed["folds"]} if crossed else {}),
+                    **(
+                        {"steps_of_folds": info["steps_of_folds"]}
+                        if "steps_of_folds" in info
+                        else {}
+                    ),
                 },
                 accuracy=(estimate["value"], estimate["low"], estimate["high"])
                 if crossed

@@ -1,5 +1,6 @@
 """Cross-validation: every image is tested exactly once, and a model on all images is left."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -228,6 +229,19 @@ def test_the_minutes_are_those_of_the_folds_and_the_model(crossed, tmp_path, mon
     begun = RunConfig.from_yaml((tmp_path / "out/config.yaml").read_text())
     assert begun.schedule.minutes == 3
     assert begun.data.trainings == 3
+
+
+def test_a_model_that_was_trained_shorter_than_its_folds_says_so(crossed, tmp_path):
+    folder, summary, _ = crossed
+    assert (summary["steps"], summary["steps_of_folds"]) == (30, 30)
+    assert "expect less" not in " ".join(tell_summary(summary))
+    shutil.copytree(folder, tmp_path / "cross")
+    Run.open(tmp_path / "cross").note(steps=6)
+    said = "it took 6 steps, and the folds 30 on average"
+    assert said in tell_summary({**summary, "steps": 6})[-1]
+    assert said in invoke("info", tmp_path / "cross").output
+    for source in (tmp_path / "cross", tmp_path / "cross" / "model"):
+        assert said in smallvit.report([source], tmp_path / "page.html").read_text("utf-8")
 
 
 def test_a_fold_that_goes_on_takes_no_time_of_the_others(crossed, tmp_path, monkeypatch):
