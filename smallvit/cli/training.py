@@ -138,11 +138,17 @@ def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Ru
 def _resume(out: Path | None, settings: dict[str, Any]) -> None:
     from smallvit.config_io import leaf
     from smallvit.runs import Run
-    from smallvit.runs.folder import INFO
+    from smallvit.runs.folder import INFO, is_run
     from smallvit.training import resume
     from smallvit.training.folds import config_of_folds, resume_folds
 
     if out is None:
+        source = leaf(settings, "data.source")
+        if source and is_run(Path(str(source))):
+            given = shlex.quote(str(source))
+            raise refusal(
+                f"a run to go on with is given as --out: smallvit train --resume --out {given}"
+            )
         runs = [Run.open(path.parent) for path in sorted(Path("runs").glob(f"*/{INFO}"))]
         names = [str(run.folder) for run in runs if not run.finished]
         hint = f"; unfinished are {', '.join(names)}" if names else ""

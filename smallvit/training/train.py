@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -137,7 +138,10 @@ def resume(
     run = Run.open(folder)
     if run.finished:
         tidy(run)
-        raise ValueError(f"{run.folder} is finished; there is nothing to resume")
+        raise ValueError(
+            f"{run.folder} is finished; there is nothing to resume. To train it further: smallvit "
+            f"train DATA --pretrained {shlex.quote(str(run.folder))}"
+        )
     if config is not None:
         run.config.refuse_changes(config.to_dict())
     config = run.config
