@@ -3,7 +3,9 @@
 import math
 
 from smallvit.runs import Run
+from smallvit.text import counted
 
+_TIMES = 4  # validations below which there is no curve
 _FEW = 100  # validation images below which curves say little
 _PER_CLASS = 20  # training images per class that are few
 _PASSES = 5.0  # over the training images, below which a training is short
@@ -26,8 +28,8 @@ def advise(run: Run) -> str:
         else ""
     )
     images = counts.get("val", 0)
-    if len(val) < 4 or images < _FEW:
-        return f"{_unvalidated(run, train)}{hint}"
+    if len(val) < _TIMES or images < _FEW:
+        return f"{_unvalidated(run, train, len(val), images)}{hint}"
     last = val[-1][1]
     error = 2 * math.sqrt(max(last * (1 - last), 1 / images) / images)
     steps = val[-1][0]
@@ -51,8 +53,8 @@ def advise(run: Run) -> str:
     )
 
 
-def _unvalidated(run: Run, train: list[float]) -> str:
-    """What can be said without validation: only that a training was short."""
+def _unvalidated(run: Run, train: list[float], times: int, images: int) -> str:
+    """What can be said without validation: only that a training was short, or how to find out."""
     seen = run.info.get("steps", 0) * run.config.loop.batch_size
     passes = seen / max(run.info["data"]["counts"].get("train", 0), 1)
     if 0 < passes < _PASSES and train and train[-1] < _LEARNED:
@@ -60,7 +62,15 @@ def _unvalidated(run: Run, train: list[float]) -> str:
             f"It was a short training: every image was seen {passes:.2g} times. More time may well "
             "bring more (--minutes or --epochs), though too little was validated to show it."
         )
-    return "Too little was validated to tell whether more training would help."
+    why = "there were no validation images"
+    if images:
+        why = f"{counted(images, 'image')}, and curves of fewer than {_FEW} say little"
+        if images >= _FEW:
+            why = f"{counted(times, 'time')}, and {_TIMES} make a curve"
+    return (
+        f"Too little was validated to tell whether more training would help ({why}). To find out, "
+        "train once for longer, and compare: smallvit report RUN1 RUN2."
+    )
 
 
 def _is(line: dict[str, object], kind: str) -> bool:

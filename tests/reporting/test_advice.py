@@ -62,3 +62,17 @@ def test_a_short_training_is_said_where_nothing_else_can_be(tmp_path, steps, sho
 
 def test_few_images_are_said(tmp_path):
     assert "fewer than 20" in advise(run_with(tmp_path, FLAT, FLAT, training=30))
+
+
+@pytest.mark.parametrize(
+    ("times", "images", "why"),
+    [
+        (8, 81, "81 images, and curves of fewer than 100 say little"),
+        (2, 1_000, "2 times, and 4 make a curve"),
+        (0, 0, "there were no validation images"),
+    ],
+)
+def test_what_cannot_be_told_says_why_and_how_to_find_out(tmp_path, times, images, why):
+    told = advise(run_with(tmp_path, RISING[:times], RISING[:times], images=images))
+    assert why in told
+    assert "smallvit report RUN1 RUN2" in told
