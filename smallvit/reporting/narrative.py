@@ -1,11 +1,14 @@
 """A run in plain words, and what its accuracy does not show."""
 
 from smallvit.evaluation import Estimate, Evaluation
+from smallvit.evaluation.results import ClassResult
 from smallvit.reporting.advice import advise
 from smallvit.reporting.facts import RunFacts
 from smallvit.runs import Run
 from smallvit.runs.card import short_of_folds
 from smallvit.text import counted, shown, some
+
+_FEW = 10  # images of a class below which its recall is said with their number
 
 
 def duration(seconds: float) -> str:
@@ -111,6 +114,12 @@ def about_result(evaluation: Evaluation, *, seen: int = 0) -> str:
     )
 
 
+def _recall(row: ClassResult) -> str:
+    """The recall of a class; with few images beside their number."""
+    of = f" ({counted(row.support, 'image')})" if row.support < _FEW else ""
+    return f"{100 * row.recall.value:.0f} % for {shown(row.name)}{of}"
+
+
 def caveats(facts: RunFacts) -> list[str]:
     """What the accuracy does not show, one sentence each."""
     evaluation = facts.evaluation
@@ -151,8 +160,7 @@ def caveats(facts: RunFacts) -> list[str]:
         ),
         (
             best.recall.value - worst.recall.value > 0.1,
-            f"It differs between classes: recall is {100 * worst.recall.value:.0f} % for "
-            f"{shown(worst.name)} and {100 * best.recall.value:.0f} % for {shown(best.name)}.",
+            f"It differs between classes: recall is {_recall(worst)} and {_recall(best)}.",
         ),
         (
             True,
