@@ -190,8 +190,8 @@ class Evaluation:
         if share < self.accuracy.value:
             return []
         return [
-            f"That is no better than always predicting {shown(most.name)}, the most frequent "
-            f"class: {100 * share:.1f} %"
+            f"The accuracy is no better than always predicting {shown(most.name)}, the most "
+            f"frequent class: {100 * share:.1f} %"
         ]
 
     def _confusions(self) -> list[str]:

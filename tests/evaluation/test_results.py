@@ -162,7 +162,7 @@ def test_summary() -> None:
 def test_what_is_no_better_than_the_most_frequent_class_says_so() -> None:
     labels = np.array([0] * 15 + [1])
     same = measure(np.eye(2)[0 * labels], labels, ["often", "rarely"], split="test")
-    line = "That is no better than always predicting often, the most frequent class: 93.8 %"
+    line = "The accuracy is no better than always predicting often, the most frequent class: 93.8 %"
     assert same.summary().splitlines()[-1] == line
     assert line in same.describe()
     better = measure(np.eye(2)[labels], labels, ["often", "rarely"], split="test")

@@ -126,6 +126,8 @@ def test_folds_end_with_a_model_on_all_images(crossed):
     different = weights(run), weights(folder / "fold-0")
     assert any(not torch.equal(different[0][name], different[1][name]) for name in different[0])
     assert [each.folder.name for each in folds_of(folder)] == ["fold-0", "fold-1"]
+    with pytest.raises(ValueError, match="there are cross"):
+        Run.open(folder.parent / "cros")
 
 
 def test_the_folder_of_folds_is_a_model_for_every_command(crossed, tmp_path):
