@@ -8,7 +8,7 @@ from smallvit.runs import Run
 from smallvit.runs.card import short_of_folds
 from smallvit.text import counted, shown, some
 
-_FEW = 10  # images of a class below which its recall is said with their number
+_FEW_TESTED = 10  # images of a class below which its recall is said with their number
 
 
 def duration(seconds: float) -> str:
@@ -116,7 +116,7 @@ def about_result(evaluation: Evaluation, *, seen: int = 0) -> str:
 
 def _recall(row: ClassResult) -> str:
     """The recall of a class; with few images beside their number."""
-    of = f" ({counted(row.support, 'image')})" if row.support < _FEW else ""
+    of = f" ({counted(row.support, 'image')})" if row.support < _FEW_TESTED else ""
     return f"{100 * row.recall.value:.0f} % for {shown(row.name)}{of}"
 
 
