@@ -136,8 +136,20 @@ def check_keys(
     """Refuses keys that are not known, and names the nearest that is."""
     for key in data:
         if key not in known:
-            hint = nearest(str(key), known) or f"; known are {', '.join(known)}"
+            inside = _section_of(str(key), known)
+            hint = f"; did you mean '{inside}.{key}'?" if inside else nearest(str(key), known)
+            hint = hint or f"; known are {', '.join(known)}"
             raise ValueError(f"unknown key {_join(path, str(key))!r}{hint}")
+
+
+def _section_of(key: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+    """The section that has such a key, of values or types; empty where none has."""
+    for name, inside in known.items() if isinstance(known, Mapping) else ():
+        if is_dataclass(inside):
+            inside = [field.name for field in fields(inside)]
+        if isinstance(inside, Mapping | list) and key in inside:
+            return name
+    return ""
 
 
 def overlaid(*trees: Mapping[str, Any]) -> dict[str, Any]:

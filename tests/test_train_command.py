@@ -134,6 +134,7 @@ def test_stopping_and_going_on(source, tmp_path):
         assert refused.exit_code != 0
         assert "a run resumes with the config it began with" in str(refused.exception)
     assert "which run" in smallvit("train --resume").output
+    assert f"smallvit train --resume --out {out}" in smallvit(f"train {out} --resume").output
     on = smallvit(f"{line} --resume --out {out}")  # the same options, --drloc without a number
     assert on.exit_code == 0, on.output
     assert smallvit(f"{line} --out {tmp_path}/whole").exit_code == 0
@@ -343,3 +344,31 @@ def test_what_is_wrong_is_a_sentence(line, message, source):
     done = smallvit(line.format(source=source))
     assert done.exit_code != 0
     assert message.format(source=source) in done.output + str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--lr 0.1", "--set optim.lr=VALUE"),
+        ("--batch-size=8", "--set loop.batch_size=8"),
+        ("--learning-rate 0.1", "--set optim.lr=VALUE"),
+    ],
+)
+def test_a_setting_that_is_no_option_is_shown_as_one(words, said):
+    refused = smallvit(f"train fashion-mini {words}")
+    assert refused.exit_code == 2
+    assert said in refused.output
+
+
+def test_a_setting_without_its_section_is_found():
+    refused = smallvit("train fashion-mini --set lr=1")
+    assert "unknown key 'lr'; did you mean 'optim.lr'?" in str(refused.exception)
+
+
+@pytest.mark.parametrize(("text", "size"), [("24x32", (24, 32)), ("24,32", (24, 32)), ("24", 24)])
+def test_an_image_size_may_be_a_height_and_a_width(text, size, tmp_path):
+    line = f"train fashion-mini --image-size {text} --set schedule.steps=1 {TINY}"
+    assert smallvit(f"{line} --out {tmp_path}/run").exit_code == 0
+    assert Run.open(tmp_path / "run").config.data.image_size == size
+    refused = smallvit("train fashion-mini --image-size wide")
+    assert "data.image_size is 'wide'" in str(refused.exception)

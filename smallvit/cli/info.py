@@ -81,6 +81,7 @@ def _versions(card: "Card") -> str:
 def _lines(card: "Card") -> dict[str, str]:
     from smallvit.config_io import leaf
     from smallvit.evaluation import Estimate
+    from smallvit.runs.card import short_of_folds
     from smallvit.text import some
 
     facts, data = card.facts, leaf(card.config, "data.source")
@@ -105,6 +106,8 @@ def _lines(card: "Card") -> dict[str, str]:
             if folds
             else " on test"
         )
+        if short := short_of_folds(facts):
+            lines["accuracy"] += f"; {short}"
     if facts.get("steps"):
         lines["steps"] = f"{facts['steps']:,}"
     return lines

@@ -5,6 +5,7 @@ line in `OPTIONS`.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
+from smallvit.cli.app import refusal
 from smallvit.cli.terminal import legible
 from smallvit.config_io import field_at, nested, overlaid, read_yaml
 from smallvit.data.sources import HELP
@@ -35,6 +37,7 @@ class Option:
         alone: What the option means without a value, if it may stand alone.
         metavar: How its value is called in the help text.
         help: The help text, if it is not that of the field.
+        read: Turns its text into a value, where that is more than a number or a word.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Option:
     alone: str | None = None
     metavar: str | None = None
     help: str = ""
+    read: Callable[[str], Any] | None = None
 
     @property
     def key(self) -> str:
@@ -51,10 +55,18 @@ class Option:
         return self.name.lstrip("-").replace("-", "_").lower()
 
 
+def _read_size(text: str) -> Any:
+    """A side, or height and width as in 48x64; anything else is refused where it is checked."""
+    sides = re.split(r"[x×,]", text)
+    if not all(side.strip().isdecimal() for side in sides):
+        return text
+    return int(text) if len(sides) == 1 else [int(side) for side in sides]
+
+
 #: The most used first in each group.
 OPTIONS = (
     Option("DATA", "data.source", "Data", help=f"{HELP[0].upper()}{HELP[1:]}."),
-    Option("--image-size", "data.image_size", "Data"),
+    Option("--image-size", "data.image_size", "Data", metavar="SIDE|HxW", read=_read_size),
     Option("--val", "data.val", "Data"),
     Option("--test", "data.test", "Data"),
     Option("--folds", "data.folds", "Data"),
@@ -67,7 +79,7 @@ OPTIONS = (
     Option("--recipe", "recipe", "Training", chosen=True),
     Option("--minutes", "schedule.minutes", "Training"),
     Option("--epochs", "schedule.epochs", "Training", chosen=True),
-    Option("--drloc", "loss.drloc", "Training", alone="auto", metavar="[WEIGHT]"),
+    Option("--drloc", "loss.drloc", "Training", alone="auto", metavar="[WEIGHT]", read=read_yaml),
     Option("--teacher", "loss.teacher", "Training", metavar="RUN"),
     Option("--seed", "seed data.seed", "Training"),
     Option("--device", "loop.device", RUN),
@@ -115,10 +127,21 @@ def requested(context: typer.Context, options: Sequence[Option] = OPTIONS) -> di
             value = context.params[option.key]
             if isinstance(value, list | tuple):
                 value = [part.strip() for text in value for part in text.split(",")]
-            elif option.alone is not None:
-                value = read_yaml(value)
+            elif option.read is not None:
+                value = option.read(value)
             tree = overlaid(tree, *(nested(path, value) for path in option.paths.split()))
     return tree
+
+
+#: Where each value of a config is, by its name alone.
+_SETTINGS = {
+    key: f"{section}.{key}"
+    for section, values in RunConfig().to_dict().items()
+    if isinstance(values, dict)
+    for key in values
+}
+#: What others call some of them.
+_ALSO = {"learning_rate": "lr", "batch": "batch_size", "lr0": "lr", "optimiser": "optimizer"}
 
 
 class Command(TyperCommand):
@@ -126,6 +149,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Puts in what such an option means alone, unless a number follows it."""
+        self._refuse_settings(args)
         alone = {option.name: option.alone for option in OPTIONS if option.alone is not None}
         words = []
         for word, following in zip_longest(args, args[1:], fillvalue=""):
@@ -133,6 +157,16 @@ class Command(TyperCommand):
             if word in alone and following != alone[word] and not _is_number(following):
                 words.append(alone[word])
         return super().parse_args(ctx, words)
+
+    def _refuse_settings(self, args: list[str]) -> None:
+        """Says how to give a value of the config that is no option of its own."""
+        known = {name for parameter in self.params for name in parameter.opts}
+        for word in args:
+            name, _, value = word.partition("=")
+            key = name.removeprefix("--").replace("-", "_")
+            path = _SETTINGS.get(_ALSO.get(key, key))
+            if name.startswith("--") and name not in known and path:
+                raise refusal(f"{name} is not an option: say --set {path}={value or 'VALUE'}")
 
 
 def _is_number(word: str) -> bool:
@@ -152,9 +186,9 @@ def _parameter(option: Option, config: type) -> inspect.Parameter:
     fields = [field_at(config, path) for path in option.paths.split()]
     help_text = legible(option.help or " ".join(field.help for field in fields))
     kind, default = _kind(fields[0].kind), fields[0].default
-    if option.alone is not None:
+    if option.read is not None:
         kind = str
-    if option.chosen or option.alone is not None or kind == list[str]:
+    if option.chosen or option.read is not None or kind == list[str]:
         default = None
     about: Any = typer.Option(
         option.name,

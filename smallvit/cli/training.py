@@ -179,11 +179,17 @@ def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Ru
 def _resume(out: Path | None, settings: dict[str, Any]) -> None:
     from smallvit.config_io import leaf
     from smallvit.runs import Run
-    from smallvit.runs.folder import INFO
+    from smallvit.runs.folder import INFO, is_run
     from smallvit.training import resume
     from smallvit.training.folds import config_of_folds, resume_folds
 
     if out is None:
+        source = leaf(settings, "data.source")
+        if source and is_run(Path(str(source))):
+            given = shlex.quote(str(source))
+            raise refusal(
+                f"a run to go on with is given as --out: smallvit train --resume --out {given}"
+            )
         runs = [Run.open(path.parent) for path in sorted(Path("runs").glob(f"*/{INFO}"))]
         names = [str(run.folder) for run in runs if not run.finished]
         hint = f"; unfinished are {', '.join(names)}" if names else ""
@@ -212,6 +218,8 @@ def _show(run: "Run") -> None:
         evaluation = run.evaluation()
         untested = "there is no test split, so nothing was tested"
         say(evaluation.summary() if evaluation else untested)
+        if seen := run.info.get("seen_before"):
+            say(f"The accuracy is too high: the start had learned from {seen:,} of these images.")
         say(advise(run))
         say(f"run folder {run.folder}")
 

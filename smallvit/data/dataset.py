@@ -235,6 +235,11 @@ class Dataset:
             "no such split"
             for name in lost
         ]
+        if bad:
+            files = counted(
+                len(bad), "file that cannot be read is", "files that cannot be read are"
+            )
+            notes.append(f"{files} left out: {some(bad)}")
         return replace(
             self,
             splits=MappingProxyType(left),

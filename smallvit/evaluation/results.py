@@ -166,11 +166,11 @@ class Evaluation:
     def summary(self) -> str:
         """A few lines for a terminal; `describe` has more."""
         brief = [name for name in self.metrics if METRICS[name].brief]
-        return "\n".join([self._heading(), *self._rows(brief)])
+        return "\n".join([self._heading(), *self._rows(brief), *self._chance()])
 
     def describe(self) -> str:
         """For a terminal: all metrics, the worst classes, the largest confusions."""
-        lines = [self._heading(), *self._rows(self.metrics)]
+        lines = [self._heading(), *self._rows(self.metrics), *self._chance()]
         present = [row for row in self.per_class if row.support]
         worst = sorted(present, key=lambda row: (row.recall.value, -row.support))[:_WORST]
         if len(present) > 2:
@@ -182,6 +182,17 @@ class Evaluation:
         if confused := self._confusions():
             lines += ["", "largest confusions", *(f"  {each}" for each in confused)]
         return "\n".join(lines)
+
+    def _chance(self) -> list[str]:
+        """A line if always predicting the most frequent class would have been as good."""
+        most = max(self.per_class, key=lambda row: row.support)
+        share = most.support / self.count
+        if share < self.accuracy.value:
+            return []
+        return [
+            f"The accuracy is no better than always predicting {shown(most.name)}, the most "
+            f"frequent class: {100 * share:.1f} %"
+        ]
 
     def _confusions(self) -> list[str]:
         return [

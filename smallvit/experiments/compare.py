@@ -149,6 +149,7 @@ def conclude(
         f"Every row is trained on the same {shown(str(runs.facts.get('data', 'data')))} with the "
         f"same splits and budget ({runs.facts.get('budget')} per run), and tested on {images}.",
     ]
+    notes += [_chosen(row) for row in rows if row.runs and row.name.partition("+")[0] == "auto"]
     if several:
         notes.append(
             "Intervals are about another seed and other test images of the same kind, together; p "
@@ -166,6 +167,13 @@ def conclude(
         record=record_of(runs),
     )
     return sheet, {"kind": runs.kind, "rows": [row.to_plain() for row in rows]}
+
+
+def _chosen(row: Row) -> str:
+    """Which model the recipe took where it was left to it."""
+    sizes = {run.info["model"]["name"]: run.image_size for run in row.runs}
+    models = [f"{name}, of {height}×{width} pixels" for name, (height, width) in sizes.items()]
+    return f"{row.name} is {' and '.join(models)}."
 
 
 def record_of(runs: RunSet) -> dict[str, str]:

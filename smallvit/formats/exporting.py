@@ -70,6 +70,7 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     versions = {"smallvit": smallvit.__version__, "torch": torch.__version__}
     card = replace(run.card.measured(run.evaluation()), versions=versions)
+    run.warn_of_rest()
     model = run.model()
     shipped = Shipped(model, card).eval()
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from smallvit.data.sources import SPLITS
 from smallvit.devices import choose_device
 from smallvit.evaluation import Evaluation, logits_of, measure
 from smallvit.runs.folder import Run, folds_of
+from smallvit.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ def evaluate(
     run = Run.open(run)
     if data is None and split == "test" and "cross_validation" in run.info:
         return _evaluate_folds(run, flip, device, batch_size, progress)
+    run.warn_of_rest()
     card = run.card
     name, parts = split, [split]
     if data is None:
@@ -71,6 +74,7 @@ def evaluate(
             progress=progress,
         )
         name, parts = _matching_split(dataset, split)
+        _warn_of_seen(run, dataset, parts)
     evaluation = measure(
         _logits(run, dataset, parts, flip, device, batch_size, progress),
         np.concatenate([dataset.labels(part) for part in parts]),
@@ -86,6 +90,19 @@ def evaluate(
         except (OSError, ValueError) as error:  # read-only, or in use
             logger.warning("the evaluation was not kept in %s: %s", run.folder, error)
     return evaluation
+
+
+def _warn_of_seen(run: Run, dataset: Dataset, parts: Sequence[str]) -> None:
+    """Says so if the model was trained on some of these images."""
+    samples = [dataset.split(part) for part in parts]
+    if seen := run.count_seen(*samples):
+        logger.warning(
+            "the run was trained on, or chosen by, %s of these %s: on new images it is less good; "
+            "`smallvit evaluate %s` tests it on images that it has not seen",
+            f"{seen:,}",
+            counted(sum(map(len, samples)), "image"),
+            shlex.quote(str(run.folder.parent if "cross_validation" in run.info else run.folder)),
+        )
 
 
 def _logits(

@@ -85,6 +85,7 @@ class Predictor:
         from smallvit.runs.folder import Run
 
         run = Run.open(source)
+        run.warn_of_rest()
         return cls(*eager(run.card, run.model(), device))
 
     @property

@@ -316,6 +316,7 @@ def temperature_chart(layers: Sequence[Sequence[float]]) -> Chart:
     count = len(layers)
     frame = Frame((0.4, count + 0.6), spanned([1.0, *(v for layer in layers for v in layer)]))
     means = [(n, sum(layer) / len(layer)) for n, layer in enumerate(layers, 1)]
+    mean = Series(label="mean of the layer", style=0, line=frame.line(means))
     heads = tuple(
         Dot(frame.x(number), frame.y(value), f"layer {number}, head {head}: {value:.3f}")
         for number, layer in enumerate(layers, 1)
@@ -328,9 +329,7 @@ def temperature_chart(layers: Sequence[Sequence[float]]) -> Chart:
         x_label="layer, the first one left",
         x_ticks=tuple(Tick(frame.x(n), str(n)) for n in range(1, count + 1, max(1, count // 12))),
         y_ticks=frame.y_ticks(compact),
-        series=(
-            Series(label="mean of the layer", style=0, line=frame.line(means)),
-            Series(label="one head", style=1, dots=heads),
-        ),
+        # One layer has no line to follow.
+        series=(*([mean] if count > 1 else []), Series(label="one head", style=1, dots=heads)),
         rules=(Rule(first, last, "at the start"),),
     )

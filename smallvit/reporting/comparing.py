@@ -12,6 +12,7 @@ from smallvit.evaluation.results import Pooled
 from smallvit.reporting.charts import Chart, compared_curves
 from smallvit.reporting.facts import RunFacts
 from smallvit.reporting.narrative import trained_seconds
+from smallvit.runs.card import short_of_folds
 from smallvit.runs.folder import FINAL, INFO, Run
 from smallvit.text import shown
 
@@ -66,6 +67,11 @@ class Comparison:
     folds: bool = False
     pooled: Pooled | None = None
     final: Run | None = None
+
+    @property
+    def short(self) -> str:
+        """A sentence if that run was trained clearly shorter than the folds; empty if not."""
+        return short_of_folds(self.final.card.facts) if self.final else ""
 
 
 def compare_runs(facts: Sequence[RunFacts], *, folds: bool = False) -> Comparison:

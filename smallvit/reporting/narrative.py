@@ -3,14 +3,19 @@
 import math
 
 from smallvit.evaluation import Estimate, Evaluation
+from smallvit.evaluation.results import ClassResult
 from smallvit.reporting.facts import RunFacts
 from smallvit.runs import Run
+from smallvit.runs.card import short_of_folds
 from smallvit.text import counted, shown, some
 
+_TIMES = 4  # validations below which there is no curve
 _FEW = 100  # validation images below which curves say little
+_COARSE = 0.04  # error of an accuracy from which a gain could hide in it
 _PER_CLASS = 20  # training images per class that are few
 _PASSES = 5.0  # over the training images, below which a training is short
 _LEARNED = 0.9  # training accuracy from which little is left to learn
+_FEW_TESTED = 10  # images of a class below which its recall is said with their number
 
 
 def duration(seconds: float) -> str:
@@ -92,8 +97,8 @@ def advise(run: Run) -> str:
         else ""
     )
     images = counts.get("val", 0)
-    if len(val) < 4 or images < _FEW:
-        return f"{_unvalidated(run, train)}{hint}"
+    if len(val) < _TIMES or images < _FEW:
+        return f"{_unvalidated(run, train, len(val), images)}{hint}"
     last = val[-1][1]
     error = 2 * math.sqrt(max(last * (1 - last), 1 / images) / images)
     steps = val[-1][0]
@@ -111,14 +116,17 @@ def advise(run: Run) -> str:
             f"{last:.1%} of the validation images. More images or stronger augmentation may help; "
             f"more time alone will hardly.{hint}"
         )
+    then = "more time alone will hardly help"
+    if error > _COARSE:
+        then = "whether more time would help cannot be told from so few images"
     return (
         "The last quarter brought no difference that these validation images can show, which is "
-        f"±{error:.1%}: more time alone will hardly help.{hint}"
+        f"±{error:.1%}: {then}.{hint}"
     )
 
 
-def _unvalidated(run: Run, train: list[float]) -> str:
-    """What can be said without validation: only that a training was short."""
+def _unvalidated(run: Run, train: list[float], times: int, images: int) -> str:
+    """What can be said without validation: only that a training was short, or how to find out."""
     seen = run.info.get("steps", 0) * run.config.loop.batch_size
     passes = seen / max(run.info["data"]["counts"].get("train", 0), 1)
     if 0 < passes < _PASSES and train and train[-1] < _LEARNED:
@@ -126,7 +134,15 @@ def _unvalidated(run: Run, train: list[float]) -> str:
             f"It was a short training: every image was seen {passes:.2g} times. More time may well "
             "bring more (--minutes or --epochs), though too little was validated to show it."
         )
-    return "Too little was validated to tell whether more training would help."
+    why = "there were no validation images"
+    if images:
+        why = f"{counted(images, 'image')}, and curves of fewer than {_FEW} say little"
+        if images >= _FEW:
+            why = f"{counted(times, 'time')}, and {_TIMES} make a curve"
+    return (
+        f"Too little was validated to tell whether more training would help ({why}). To find out, "
+        "train once for longer, and compare: smallvit report RUN1 RUN2."
+    )
 
 
 def about_folds(run: Run) -> str:
@@ -135,22 +151,31 @@ def about_folds(run: Run) -> str:
     if not crossed:
         return ""
     accuracy, folds = Estimate(**crossed["accuracy"]), counted(crossed["folds"], "fold")
+    short = short_of_folds(run.card.facts)
+    but = f"But {short}. " if short else ""
     return (
         f"This model was trained on all images of a cross-validation, so none is left to test it "
         f"on. Its {folds}, which were trained on fewer images with the same settings, estimate its "
-        f"accuracy: {accuracy.percent} over {counted(crossed['tested'], 'image')}. For the page of "
-        f"the folds: smallvit report {shown(run.folder.parent)}"
+        f"accuracy: {accuracy.percent} over {counted(crossed['tested'], 'image')}. {but}For the "
+        f"page of the folds: smallvit report {shown(run.folder.parent)}"
     )
 
 
-def about_result(evaluation: Evaluation) -> str:
-    """The accuracy in plain words."""
-    accuracy = evaluation.accuracy
-    images = (
-        f"{counted(evaluation.count, 'test image')} it had never seen"
-        if evaluation.split == "test"
-        else f"{counted(evaluation.count, 'validation image')}, by which its weights were chosen"
-    )
+def about_result(evaluation: Evaluation, *, seen: int = 0) -> str:
+    """The accuracy in plain words.
+
+    Args:
+        seen: How many of the test images the weights that it started from had learned from.
+    """
+    accuracy, images = evaluation.accuracy, counted(evaluation.count, "test image")
+    if evaluation.split != "test":
+        images = (
+            f"{counted(evaluation.count, 'validation image')}, by which its weights were chosen"
+        )
+    elif seen:
+        images = f"{images}, of which the weights that it started from had learned {seen:,}"
+    else:
+        images = f"{images} it had never seen"
     most_frequent = max(row.support for row in evaluation.per_class) / evaluation.count
     return (
         f"On {images}, it predicts the right class for {100 * accuracy.value:.1f} %. With so many "
@@ -158,6 +183,12 @@ def about_result(evaluation: Evaluation) -> str:
         f"{100 * accuracy.high:.1f} % (95 % confidence interval). Always predicting the most "
         f"frequent class would be right for {100 * most_frequent:.1f} %."
     )
+
+
+def _recall(row: ClassResult) -> str:
+    """The recall of a class; with few images beside their number."""
+    of = f" ({counted(row.support, 'image')})" if row.support < _FEW_TESTED else ""
+    return f"{100 * row.recall.value:.0f} % for {shown(row.name)}{of}"
 
 
 def caveats(facts: RunFacts) -> list[str]:
@@ -178,6 +209,12 @@ def caveats(facts: RunFacts) -> list[str]:
             "is no test split. Hold some images out (--test 0.2) for a number to trust.",
         ),
         (
+            bool(seen := facts.run.info.get("seen_before", 0)),
+            f"It is too good to be true: {shown(facts.run.config.model.pretrained or '')} had "
+            f"learned from {seen:,} of the images that are tested. Start from a run with the same "
+            "--seed and --test, or from scratch.",
+        ),
+        (
             bool(evaluation.absent),
             f"Nothing was measured about {some(evaluation.absent, 5)}: not one image of it was "
             "tested.",
@@ -194,8 +231,7 @@ def caveats(facts: RunFacts) -> list[str]:
         ),
         (
             best.recall.value - worst.recall.value > 0.1,
-            f"It differs between classes: recall is {100 * worst.recall.value:.0f} % for "
-            f"{shown(worst.name)} and {100 * best.recall.value:.0f} % for {shown(best.name)}.",
+            f"It differs between classes: recall is {_recall(worst)} and {_recall(best)}.",
         ),
         (
             True,

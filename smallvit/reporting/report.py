@@ -114,7 +114,7 @@ def run_page(facts: RunFacts) -> str:
         values["temperatures"] = temperature_chart(facts.temperatures)
     if evaluation is not None:
         values |= {
-            "result": about_result(evaluation),
+            "result": about_result(evaluation, seen=run.info.get("seen_before", 0)),
             "caveats": caveats(facts),
             "matrix": draw_matrix(evaluation),
             "confusions": largest_confusions(evaluation, _CONFUSED),

@@ -18,6 +18,7 @@ from smallvit.data.images import Decoded, to_channels
 from smallvit.evaluation import Evaluation
 from smallvit.evaluation.calibration import softmax
 from smallvit.sizes import Fit, Size, check_fit
+from smallvit.text import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,10 @@ FORMAT = 1
 
 KEY = "smallvit"
 """The name under which exported files hold their card."""
+
+
+#: Share of the folds' steps from which a model was trained about as long as they were.
+_AS_LONG = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +149,20 @@ class Card:
             return cls(**{name: value for name, value in plain.items() if name in known})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"the description in {source} cannot be used: {error}") from error
+
+
+def short_of_folds(facts: Mapping[str, Any]) -> str:
+    """A sentence if the model of a cross-validation took clearly fewer steps than its folds.
+
+    That happens where `--minutes` divide the time: the folds then promise more than it can hold.
+
+    Args:
+        facts: Those of a card, or of a summary of folds.
+    """
+    steps, usual = facts.get("steps") or 0, facts.get("steps_of_folds") or 0
+    if steps >= _AS_LONG * usual:
+        return ""
+    return (
+        f"it took {counted(steps, 'step')}, and the folds {usual:,} on average, as the time was "
+        "over: expect less of it than of them, or give more --minutes"
+    )

@@ -13,7 +13,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("smallvit", "torch", "python", "device", "command", "created"), str),
     **dict.fromkeys(("status", "ended"), str),
     **dict.fromkeys(("processes", "threads", "parameters", "step", "steps"), int),
-    **dict.fromkeys(("best_step", "accumulation"), int),
+    **dict.fromkeys(("best_step", "accumulation", "seen_before", "steps_of_folds"), int),
     **dict.fromkeys(("hashes", "config", "settled", "model", "data", "cross_validation"), dict),
     **dict.fromkeys(("mean", "std", "notes", "plans", "earlier"), list),
     **dict.fromkeys(("data.classes", "data.image_size", "data.dropped"), list),

@@ -412,6 +412,8 @@ class RunConfig:
                 they leave a value to be decided, and here it is.
         """
         requested = self.changed(_decided(changes))
+        if Path(requested.data.source) == Path(self.data.source):  # photos and photos/ are one
+            requested = replace(requested, data=replace(requested.data, source=self.data.source))
         if different := differences(self.to_dict(), requested.to_dict()):
             raise ValueError(
                 f"a run resumes with the config it began with, and {'; '.join(different)}: leave "

@@ -1,6 +1,7 @@
 """The run folder: what a training leaves, and all that later steps need."""
 
 import errno
+import logging
 import os
 import re
 import shlex
@@ -16,7 +17,7 @@ from torch import nn
 
 from smallvit.arguments import checked
 from smallvit.config_io import differences
-from smallvit.data import Dataset
+from smallvit.data import Dataset, Samples
 from smallvit.evaluation import Evaluation
 from smallvit.files import hash_bytes, read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.card import Card
@@ -27,6 +28,8 @@ from smallvit.runs.dataset import open_data
 from smallvit.runs.lock import locked
 from smallvit.sizes import Size
 from smallvit.text import some
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 2
 """Of the folders that are written; older ones are read, newer ones refused.
@@ -220,6 +223,11 @@ class Run:
                     "steps": info.get("steps"),
                     "counts": data.get("counts", {}),
                     **({"folds": crossed["folds"]} if crossed else {}),
+                    **(
+                        {"steps_of_folds": info["steps_of_folds"]}
+                        if "steps_of_folds" in info
+                        else {}
+                    ),
                 },
                 accuracy=(estimate["value"], estimate["low"], estimate["high"])
                 if crossed
@@ -244,6 +252,20 @@ class Run:
     def finished(self) -> bool:
         """Whether the training is finished."""
         return self.info.get("status") == "finished"
+
+    def warn_of_rest(self) -> None:
+        """Says that the training is not finished, where it is not: its weights are used as is."""
+        if self.finished:
+            return
+        done, planned = self.info.get("step"), self.config.schedule.steps
+        steps = f" after {done:,} of {planned:,} steps" if done is not None and planned else ""
+        logger.warning(
+            "the training of %s is not finished%s, and these are the best weights so far; to go "
+            "on: %s",
+            self.folder,
+            steps,
+            resume_command(self.folder),
+        )
 
     def model(self, which: Literal["best", "last"] = "best") -> nn.Module:
         """The trained model, in eval mode on the CPU.
@@ -345,6 +367,19 @@ class Run:
         dataset = open_data(replace(self.config.data, download=False))
         self.check_data(dataset)
         return dataset
+
+    def count_seen(self, *samples: Samples) -> int | None:
+        """How many of some images the run was trained on, or chosen by; None if its data is gone.
+
+        Images are compared by their bytes.
+        """
+        try:
+            own = self.dataset()
+        except (OSError, ValueError):
+            return None
+        parts = [own.split(name) for name in ("train", "val") if name in own.splits]
+        known = {row.tobytes() for part in parts for row in part.survey.digests}
+        return sum(row.tobytes() in known for part in samples for row in part.survey.digests)
 
     def check_data(self, dataset: Dataset) -> None:
         """Refuses data that is not what the run was trained on, and says what is different."""
@@ -448,8 +483,13 @@ def folds_of(folder: str | os.PathLike[str]) -> list[Run]:
     return [Run.open(path) for path in sorted(folds, key=lambda path: int(path.name[5:]))]
 
 
+def is_run(folder: Path) -> bool:
+    """Whether `Run.open` finds a run there: its folder, or that of a cross-validation."""
+    return any((path / INFO).is_file() for path in (folder, folder / FINAL))
+
+
 def _near(path: Path) -> str:
     """Names the runs in or beside a folder that is not one."""
     folder = path if path.is_dir() else path.parent
-    runs = sorted(item.parent.name for item in folder.glob(f"*/{INFO}"))
+    runs = sorted(item.name for item in folder.glob("*") if is_run(item))
     return f"; in {folder} there are {some(runs, 5)}" if runs else ""

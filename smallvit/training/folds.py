@@ -19,6 +19,7 @@ import torch
 from smallvit.evaluation import logits_of, pooled
 from smallvit.evaluation.calibration import safe_temperature
 from smallvit.files import write_bytes, write_json
+from smallvit.runs.card import short_of_folds
 from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import (
     CONFIG,
@@ -171,8 +172,10 @@ def _train_missing(
             return {"folder": str(folder)}
     summary = summarise(folder, kept=world.leads)
     if known:
-        run.note(**known)
-    return {**summary, "model": str(run.folder), "images": run.info["data"]["counts"]["train"]}
+        run = run.note(**known)
+    steps = {key: run.info.get(key) for key in ("steps", "steps_of_folds")}
+    images = run.info["data"]["counts"]["train"]
+    return {**summary, **steps, "model": str(run.folder), "images": images}
 
 
 def _from_folds(folder: Path, device: torch.device, *, calibrated: bool) -> dict[str, Any]:
@@ -182,7 +185,10 @@ def _from_folds(folder: Path, device: torch.device, *, calibrated: bool) -> dict
     images that they had not seen; a model with validation images has its own.
     """
     summary, folds = summarise(folder), folds_of(folder)
-    known = {"cross_validation": {key: summary[key] for key in ("folds", "tested", "accuracy")}}
+    known = {
+        "cross_validation": {key: summary[key] for key in ("folds", "tested", "accuracy")},
+        "steps_of_folds": round(sum(fold.info.get("steps", 0) for fold in folds) / len(folds)),
+    }
     if not calibrated:
         return known
     logits, labels = [], []
@@ -236,4 +242,6 @@ def tell_summary(summary: Mapping[str, Any]) -> list[str]:
             f"the model to use was trained on all {summary['images']:,} images with the same "
             "settings; no image is left to test it on, so the folds estimate its accuracy"
         )
+        if short := short_of_folds(summary):
+            lines.append(f"but {short}")
     return lines

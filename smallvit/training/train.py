@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -31,6 +32,7 @@ from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
 from smallvit.training.objective import find_objective, make_objective
 from smallvit.training.optim import freeze
+from smallvit.training.seen import seen_before
 from smallvit.training.step import NonFiniteError, Stepper
 from smallvit.transfer.start import start_from
 
@@ -83,6 +85,7 @@ def train(
         config = limit_batch(config, dataset, world)
         config = replace(config, data=replace(config.data, image_size=dataset.image_size))
         model, notes = build_model(config, dataset)
+        seen, warnings = seen_before(config, dataset)
         # Three checkpoints of up to five copies each, and two files of weights.
         check_writable(folder, need=17 * sum(p.nbytes for p in model.parameters()))
         config, more = find_objective(config.loss.objective).settled(config, model, dataset)
@@ -95,7 +98,8 @@ def train(
         plans = config.schedule.plans
         config = config.with_steps(steps, plans)
         config = replace(config, loop=replace(config.loop, every=every))
-        info = {**_facts(dataset, model, [*notes, *more], world, command), "plans": [[0, steps]]}
+        facts = _facts(dataset, model, [*notes, *warnings, *more], world, command)
+        info = {**facts, "plans": [[0, steps]], "seen_before": seen}
         run = _create(folder, config, info, world, another=out is None)
         if shown and world.leads:
             _describe_start(run)
@@ -295,7 +299,10 @@ def resume(
     run = Run.open(folder)
     if run.finished:
         tidy(run)
-        raise ValueError(f"{run.folder} is finished; there is nothing to resume")
+        raise ValueError(
+            f"{run.folder} is finished; there is nothing to resume. To train it further: smallvit "
+            f"train DATA --pretrained {shlex.quote(str(run.folder))}"
+        )
     if config is not None:
         run.config.refuse_changes(config.to_dict())
     config = run.config

@@ -110,6 +110,7 @@ def test_damaged_files(
     rest = dataset.readable()
     assert rest.dropped == ("cats/bad.jpg",)
     assert rest.record()["dropped"] == ["cats/bad.jpg"]
+    assert "1 file that cannot be read is left out: cats/bad.jpg" in rest.notes
     assert sum(len(rest.pixels(split)) for split in rest.splits) == 20
 
 

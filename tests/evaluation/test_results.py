@@ -159,6 +159,16 @@ def test_summary() -> None:
     assert "Top-5 accuracy  " in example(6)[0].summary()
 
 
+def test_what_is_no_better_than_the_most_frequent_class_says_so() -> None:
+    labels = np.array([0] * 15 + [1])
+    same = measure(np.eye(2)[0 * labels], labels, ["often", "rarely"], split="test")
+    line = "The accuracy is no better than always predicting often, the most frequent class: 93.8 %"
+    assert same.summary().splitlines()[-1] == line
+    assert line in same.describe()
+    better = measure(np.eye(2)[labels], labels, ["often", "rarely"], split="test")
+    assert "no better" not in better.summary() + better.describe()
+
+
 def test_of_a_class_without_images_nothing_is_known() -> None:
     evaluation = measure(np.eye(3)[[0, 1]], np.array([0, 1]), ["a", "b", "c"], split="test")
     row = evaluation.per_class[2]

@@ -117,6 +117,14 @@ def test_a_verdict_where_there_is_one(run, tmp_path):
     assert f"{100 * good['accuracy']['value']:.1f} %" in " ".join(cells[0]).replace("\u00a0", " ")
 
 
+def test_what_auto_has_chosen_is_said(run, tmp_path):
+    rows = {"auto": trained(0, 0.7), "plain": trained(1, 0.7)}
+    finished_set(tmp_path / "set", run, "compare", rows)
+    notes = " ".join(conclude(tmp_path / "set").notes)
+    assert "auto is vit_lite_2_p4, of 16×16 pixels." in notes
+    assert "plain is" not in notes
+
+
 def test_one_seed_tells_nothing_about_models(run, tmp_path):
     rows = {"plain": trained(0, 0.6, seeds=1), "good": trained(1, 0.9, seeds=1)}
     finished_set(tmp_path / "set", run, "compare", rows)

@@ -32,6 +32,7 @@ FLAT = [0.5, 0.7, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]
     [
         (RISING, RISING, 1_000, "still learning"),
         (FLAT, FLAT, 1_000, "more time alone will hardly help"),
+        (FLAT, FLAT, 200, "cannot be told from so few images"),
         (FLAT, [0.5, 0.7, 0.9, 1, 1, 1, 1, 1], 1_000, "overfitting"),
         (RISING, RISING, 50, "Too little was validated"),
         (RISING[:3], RISING[:3], 1_000, "Too little was validated"),
@@ -62,3 +63,17 @@ def test_a_short_training_is_said_where_nothing_else_can_be(tmp_path, steps, sho
 
 def test_few_images_are_said(tmp_path):
     assert "fewer than 20" in advise(run_with(tmp_path, FLAT, FLAT, training=30))
+
+
+@pytest.mark.parametrize(
+    ("times", "images", "why"),
+    [
+        (8, 81, "81 images, and curves of fewer than 100 say little"),
+        (2, 1_000, "2 times, and 4 make a curve"),
+        (0, 0, "there were no validation images"),
+    ],
+)
+def test_what_cannot_be_told_says_why_and_how_to_find_out(tmp_path, times, images, why):
+    told = advise(run_with(tmp_path, RISING[:times], RISING[:times], images=images))
+    assert why in told
+    assert "smallvit report RUN1 RUN2" in told

@@ -2,12 +2,14 @@
 
 import base64
 import io
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from smallvit.evaluation import Predictions
+from smallvit.evaluation import Predictions, measure
 from smallvit.reporting.charts import (
     Frame,
     compact,
@@ -25,8 +27,8 @@ from smallvit.reporting.images import (
     right_and_wrong,
 )
 from smallvit.reporting.matrix import order_classes
-from smallvit.reporting.narrative import duration
-from smallvit.runs import Run
+from smallvit.reporting.narrative import caveats, duration
+from smallvit.runs import Run, RunConfig
 
 PREDICTIONS = Predictions(
     truth=(0, 0, 0, 1, 1, 2, 2),
@@ -125,6 +127,22 @@ def test_temperatures_have_one_dot_per_head() -> None:
     chart = temperature_chart([[0.9, 1.1], [0.7, 0.8]])
     assert [len(series.dots) for series in chart.series] == [0, 4]
     assert "layer 2 0.75" in chart.description
+
+
+def test_one_layer_of_temperatures_has_no_line_and_no_legend_of_one() -> None:
+    chart = temperature_chart([[0.9, 1.1, 0.7]])
+    assert [(series.label, len(series.dots)) for series in chart.series] == [("one head", 3)]
+
+
+def test_the_recall_of_a_class_with_few_images_says_how_many() -> None:
+    labels = np.repeat([0, 1], [12, 1])
+    evaluation = measure(
+        np.eye(2, dtype=np.float32)[0 * labels], labels, ("many", "one"), split="test"
+    )
+    run = SimpleNamespace(info={}, config=RunConfig())
+    facts: Any = SimpleNamespace(evaluation=evaluation, audit=None, run=run)
+    said = " ".join(caveats(facts))
+    assert "recall is 0 % for one (1 image) and 100 % for many." in said
 
 
 def test_durations() -> None:

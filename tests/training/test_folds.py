@@ -1,5 +1,6 @@
 """Cross-validation: every image is tested exactly once, and a model on all images is left."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -125,6 +126,8 @@ def test_folds_end_with_a_model_on_all_images(crossed):
     different = weights(run), weights(folder / "fold-0")
     assert any(not torch.equal(different[0][name], different[1][name]) for name in different[0])
     assert [each.folder.name for each in folds_of(folder)] == ["fold-0", "fold-1"]
+    with pytest.raises(ValueError, match="there are cross"):
+        Run.open(folder.parent / "cros")
 
 
 def test_the_folder_of_folds_is_a_model_for_every_command(crossed, tmp_path):
@@ -228,6 +231,19 @@ def test_the_minutes_are_those_of_the_folds_and_the_model(crossed, tmp_path, mon
     begun = RunConfig.from_yaml((tmp_path / "out/config.yaml").read_text())
     assert begun.schedule.minutes == 3
     assert begun.data.trainings == 3
+
+
+def test_a_model_that_was_trained_shorter_than_its_folds_says_so(crossed, tmp_path):
+    folder, summary, _ = crossed
+    assert (summary["steps"], summary["steps_of_folds"]) == (30, 30)
+    assert "expect less" not in " ".join(tell_summary(summary))
+    shutil.copytree(folder, tmp_path / "cross")
+    Run.open(tmp_path / "cross").note(steps=6)
+    said = "it took 6 steps, and the folds 30 on average"
+    assert said in tell_summary({**summary, "steps": 6})[-1]
+    assert said in invoke("info", tmp_path / "cross").output
+    for source in (tmp_path / "cross", tmp_path / "cross" / "model"):
+        assert said in smallvit.report([source], tmp_path / "page.html").read_text("utf-8")
 
 
 def test_a_fold_that_goes_on_takes_no_time_of_the_others(crossed, tmp_path, monkeypatch):

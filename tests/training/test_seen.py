@@ -1,0 +1,89 @@
+"""Numbers of images that a model has learned from are never shown as those of new images."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import smallvit
+from smallvit.reporting import report
+from smallvit.training import train
+from smallvit.training.folds import train_folds
+from tests.training.makers import make_images, tiny
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Sixty images without splits: a seed decides which are tested."""
+    pixels, labels = make_images(60)
+    np.savez(tmp_path / "sixty.npz", images=pixels, labels=labels)
+    return tmp_path / "sixty.npz"
+
+
+@pytest.fixture
+def first(images, tmp_path):
+    return train(tiny(images, "data.val=0", steps=2), out=tmp_path / "first", shown=False)
+
+
+def after(run, images, *assignments):
+    return tiny(images, f"model.pretrained={run.folder}", *assignments, steps=2)
+
+
+def text_of(run, tmp_path):
+    return report([run], tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_test_images_that_the_start_has_learned_from_are_counted(first, images, tmp_path):
+    config = after(first, images, "data.seed=1", "data.val=0")
+    run = train(config, out=tmp_path / "second", shown=False)
+    known = set(first.dataset().split("train").names)
+    tested = run.dataset().split("test").names
+    count = len(known & set(tested))
+    assert 0 < count < len(tested)
+    assert run.info["seen_before"] == count
+    assert any(f"has learned from {count} of the 12 test images" in n for n in run.info["notes"])
+    page = text_of(run, tmp_path)
+    assert "it had never seen" not in page
+    assert "too good to be true" in page
+    # What a start had seen is seen by what starts from it.
+    third = after(run, images, "data.seed=1", "data.val=0")
+    assert train(third, out=tmp_path / "third", shown=False).info["seen_before"] == count
+
+
+def test_the_same_test_images_are_no_concern(first, images, tmp_path):
+    run = train(after(first, images), out=tmp_path / "second", shown=False)
+    assert run.info["seen_before"] == 0
+    assert not any("too high" in note for note in run.info["notes"])
+    assert "it had never seen" in text_of(run, tmp_path)
+
+
+def test_where_the_images_of_the_start_are_gone_a_note_says_so(first, images, tmp_path):
+    pixels, labels = make_images(60, seed=5)
+    np.savez(tmp_path / "others.npz", images=pixels, labels=labels)
+    images.unlink()
+    run = train(after(first, tmp_path / "others.npz"), out=tmp_path / "second", shown=False)
+    assert any("are not here any more" in note for note in run.info["notes"])
+
+
+def test_folds_do_not_start_from_what_was_trained_on_them(first, images, tmp_path):
+    with pytest.raises(ValueError, match="with --folds every image is tested"):
+        train_folds(after(first, images, "data.folds=2"), out=tmp_path / "folds", shown=False)
+
+
+def test_evaluating_on_training_images_says_so(first, images, tmp_path, logged):
+    smallvit.evaluate(first)
+    assert "trained on" not in logged()
+    smallvit.evaluate(first, images)
+    assert "was trained on, or chosen by, 48 of these 60 images" in logged()
+
+
+def test_an_unfinished_run_is_used_with_a_warning(first, images, tmp_path, logged):
+    smallvit.Predictor.open(first.folder)
+    assert "not finished" not in logged()
+    shutil.copytree(first.folder, tmp_path / "part")
+    smallvit.runs.Run.open(tmp_path / "part").note(status="interrupted", step=1)
+    for use in (smallvit.Predictor.open, smallvit.evaluate, smallvit.export):
+        before = len(logged())
+        use(tmp_path / "part")
+        assert "is not finished after 1 of 2 steps" in logged()[before:]
+        assert f"smallvit train --resume --out {tmp_path / 'part'}" in logged()[before:]
