@@ -59,6 +59,17 @@ COUNTS = {
     "flowers102": 2_040,
 }
 
+#: Classes.
+CLASSES = {
+    "cifar10": 10,
+    "cifar100": 100,
+    "svhn": 10,
+    "tiny-imagenet": 200,
+    "fashion-mnist": 10,
+    "mnist": 10,
+    "flowers102": 102,
+}
+
 #: The models at 32 and at 64 pixels, then plain and with SPT and LSA on each dataset.
 _SPT_TABLE: dict[str, tuple[tuple[str, str], dict[str, tuple[float, float]]]] = {
     "vit": (
