@@ -79,7 +79,8 @@ def config(card: Card) -> dict[str, Any]:
     if parts.ours:
         from smallvit.models.timm_names import timm_name
 
-        architecture, classifier = timm_name(name), "head"
+        architecture = timm_name(name)
+        classifier: Any = "head"
         sized = {"img_size": list(card.image_size)}
     elif parts.timm and not parts.addons:
         import timm
