@@ -166,7 +166,9 @@ def _mean(row: Row) -> float:
 
 
 def _names(rows: Sequence[Row]) -> str:
-    *most, last = [row.name for row in rows]
+    *most, last = names = [row.name for row in rows]
+    if any("," in name for name in names):  # of ablate, such as "SPT, all directions"
+        return "; ".join([*most, f"and {last}"]) if most else last
     return f"{', '.join(most)} and {last}" if most else last
 
 

@@ -13,6 +13,7 @@ from smallvit.experiments.results import NOT_THE_ROW, Result, Training
 from smallvit.experiments.rows import Row, make_rows
 from smallvit.reporting.comparing import points
 from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
+from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
 
 #: Benchmarks are used as they are published, with the duplicates that they have.
@@ -46,7 +47,7 @@ def reproduce_set(
         command: For the record: what was typed.
 
     Raises:
-        ValueError: There is no such row.
+        ValueError: There is no such row, or a setting is not known or not allowed.
     """
     published = find_row(key)
     changes = overlaid(
@@ -60,6 +61,7 @@ def reproduce_set(
     )
     if best_of_epochs:
         changes = overlaid(changes, {"loop": {"log_test": True}})
+    RunConfig().changed(changes)  # refused here, and not by every run
     members = compare.members_of(key, changes, seeds)
     return RunSet(kind="reproduce", members=tuple(members), facts={"row": key}, command=command)
 

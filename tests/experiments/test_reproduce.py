@@ -184,6 +184,22 @@ def test_the_command(source, tmp_path, monkeypatch):
     assert "did you mean 'cifar100/sl-vit'" in str(unknown.exception)
 
 
+def test_a_false_start_can_be_corrected(source, tmp_path):
+    with pytest.raises(ValueError, match=r"unknown key 'loop\.epochs'"):
+        reproduce_set("cifar100/vit-lite-7-4", {"loop": {"epochs": 1}})
+
+    def begun(data):
+        settings = changes_of([f"data.source={data}", *TINY])
+        begin(tmp_path / "set", reproduce_set("cifar100/vit-lite-7-4", settings))
+        conduct(tmp_path / "set")
+        return read_outcomes(tmp_path / "set")[0]
+
+    assert begun(tmp_path / "nowhere").state == "failed"
+    assert begun(source).state == "finished"
+    with pytest.raises(ValueError, match="a set goes on with what it began with"):
+        begun(tmp_path / "nowhere")
+
+
 def test_unknown_rows():
     with pytest.raises(ValueError, match="did you mean 'cifar100/sl-vit'"):
         find_row("cifar100/slvit")
