@@ -100,6 +100,18 @@ def test_the_readme_table_is_up_to_date() -> None:
     assert (ROOT / "README.md").read_text() == maker.readme(), "run `make docs`"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # called by torch itself
+def test_derivatives_of_the_models_page() -> None:
+    text = (ROOT / "docs" / "models.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    attention, x = found["attention"], found["x"]
+    step = 1e-3
+    moved = (attention(x + step) - attention(x - step)) / (2 * step)
+    assert (found["change"] - moved).abs().max() < 1e-3
+
+
 def test_readme_example_runs() -> None:
     code = re.search(
         r"```python\n(import torch, smallvit.*?)```", (ROOT / "README.md").read_text(), re.S

@@ -65,7 +65,10 @@ def _mean(result: Result, name: str, form: str) -> str:
 def papers() -> str:
     """Every row of the papers, with what has been run of it."""
     parts = []
-    pairs = overview(RESULTS)
+    pairs = [
+        (row, result if result and result.as_published else None)
+        for row, result in overview(RESULTS)
+    ]
     for paper, title in PAPERS.items():
         of_paper = [(row, result) for row, result in pairs if row.paper == paper]
         run = sum(result is not None for _, result in of_paper)

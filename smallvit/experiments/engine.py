@@ -166,13 +166,16 @@ def slug(name: str) -> str:
 def begin(folder: Path, wanted: RunSet | None) -> RunSet:
     """Writes a new set, or opens the one that is there and adds what it does not have yet.
 
+    What failed before it had a folder (data that is not there, a value that is not allowed) may be
+    wanted with other settings.
+
     Raises:
         ValueError: The folder holds something else, another set, or another version's; or nothing
             is wanted and there is no set.
     """
     if (folder / SET).is_file():
         found = read_set(folder)
-        found = found if wanted is None else found.joined(wanted)
+        found = found if wanted is None else _begun(folder, found, wanted).joined(wanted)
     elif wanted is None:
         raise ValueError(f"{folder} holds no set of runs to go on with: it has no {SET}")
     else:
@@ -181,6 +184,17 @@ def begin(folder: Path, wanted: RunSet | None) -> RunSet:
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SET, to_plain(found))
     return found
+
+
+def _begun(folder: Path, found: RunSet, wanted: RunSet) -> RunSet:
+    """A set, in which members that failed before they had a folder take what is wanted now."""
+    failed = {each.member.name for each in read_outcomes(folder) if each.state == "failed"}
+    false = {name: m for m in wanted.members if (name := m.name) in failed}
+    members = (
+        member if (folder / member.folder).exists() else false.get(member.name, member)
+        for member in found.members
+    )
+    return replace(found, members=tuple(members))
 
 
 def read_set(folder: Path) -> RunSet:

@@ -59,6 +59,17 @@ COUNTS = {
     "flowers102": 2_040,
 }
 
+#: Classes.
+CLASSES = {
+    "cifar10": 10,
+    "cifar100": 100,
+    "svhn": 10,
+    "tiny-imagenet": 200,
+    "fashion-mnist": 10,
+    "mnist": 10,
+    "flowers102": 102,
+}
+
 #: The models of the SPT paper at 32 and at 64 pixels.
 _SPT_MODELS = {
     "vit": ("vit_9_p4", "vit_9_p8"),

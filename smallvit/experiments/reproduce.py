@@ -5,18 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from smallvit.arguments import checked
-from smallvit.config_io import leaf, overlaid
+from smallvit.config_io import flattened, leaf, overlaid
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Outcome, RunSet
-from smallvit.experiments.papers import Published, find_row, rows
-from smallvit.experiments.results import Result, Training, read_results
+from smallvit.experiments.papers import CLASSES, COUNTS, Published, find_row, rows
+from smallvit.experiments.results import NOT_THE_ROW, Result, Training, read_results
 from smallvit.experiments.rows import Row, make_rows
 from smallvit.reporting.comparing import points
 from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
+from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
 
 #: Benchmarks are used as they are published, with the duplicates that they have.
 _ALLOWED = ("leaks", "conflicts")
+
+#: What may be set without training something else: where the data is, and what trains on it.
+_ELSEWHERE = {
+    *("seed", "data.source", "data.root", "data.download", "data.allow"),
+    *("loop.device", "loop.deterministic", "loop.log_test"),
+}
+_NEAR = 0.01
+"""Numbers of images may differ by this share: the last batch of a pass is left out or not."""
 
 
 @checked
@@ -38,7 +47,7 @@ def reproduce_set(
         command: For the record: what was typed.
 
     Raises:
-        ValueError: There is no such row.
+        ValueError: There is no such row, or a setting is not known or not allowed.
     """
     published = find_row(key)
     changes = overlaid(
@@ -52,6 +61,7 @@ def reproduce_set(
     )
     if best_of_epochs:
         changes = overlaid(changes, {"loop": {"log_test": True}})
+    RunConfig().changed(changes)  # refused here, and not by every run
     members = compare.members_of(key, changes, seeds)
     return RunSet(kind="reproduce", members=tuple(members), facts={"row": key}, command=command)
 
@@ -60,12 +70,13 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     """Ours beside the published value: for people, and as plain data."""
     published = find_row(runs.facts["row"])
     (row,) = make_rows(outcomes)
+    other_data, otherwise = departures(runs, row.runs)
     best = [_best_of_epochs(o.run) for o in row.outcomes if o.run and o.member.seed in row.seeds]
     logged = [value for value in best if value is not None]
     sheet = Sheet(
         title=f"{published.key}: {published.model} as in arXiv {published.paper}",
-        lead=(_lead(published, row),),
-        notes=tuple(_notes(published, row, logged)),
+        lead=(_lead(published, row), *_warning(other_data, otherwise)),
+        notes=tuple(_notes(published, row, logged, same_data=not other_data)),
         tables=(_table(published, row, logged), compare.seeds_table([row])),
         charts=_charts(row),
         failures=row.errors,
@@ -94,14 +105,51 @@ def _lead(published: Published, row: Row) -> str:
     )
 
 
-def _notes(published: Published, row: Row, best: Sequence[float]) -> list[str]:
+def departures(runs: RunSet, finished: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """In what finished runs are not the published row: the data, and how it was trained."""
+    published = find_row(runs.facts["row"])
+    if not finished:
+        return [], []
+    first, data, trained = finished[0], [], []
+    about = first.info["data"]
+    classes, expected = len(about["classes"]), CLASSES[published.data.partition(":")[0]]
+    if classes != expected:
+        data.append(f"the data has {classes} classes and not {expected}")
+    images = sum(number for name, number in about["counts"].items() if name != "test")
+    count = COUNTS.get(published.data, 0) * (leaf(published.changes, "data.limit") or 1)
+    if count and abs(images - count) > _NEAR * count:
+        data.append(f"the data has {images:,} training images and not {count:,.0f}")
+    seen, wanted = first.info["steps"] * first.config.loop.batch_size, published.images_seen
+    if wanted and abs(seen - wanted) > _NEAR * wanted:
+        trained.append(f"{seen:,} images were seen in training and not {wanted:,}")
+    own = reproduce_set(published.key).members[0].changes
+    changed = [
+        f"{path}={value}"
+        for path, value in flattened(runs.members[0].changes).items()
+        if value not in (None, leaf(own, path)) and path not in _ELSEWHERE
+    ]
+    if changed:
+        trained.append(f"{', '.join(changed)} {'was' if len(changed) == 1 else 'were'} set")
+    return data, trained
+
+
+def _warning(data: Sequence[str], trained: Sequence[str]) -> tuple[str, ...]:
+    """One sentence about what makes it another experiment; none where nothing does."""
+    return (f"{NOT_THE_ROW}{'; '.join([*data, *trained])}.",) if data or trained else ()
+
+
+def _notes(published: Published, row: Row, best: Sequence[float], *, same_data: bool) -> list[str]:
     notes = [published.note] if published.note else []
     if row.accuracy is not None:
         low, high = 100 * row.accuracy.low, 100 * row.accuracy.high
         notes.append(
             f"The 95 % interval over seeds and other test images of the same kind is {low:.1f} to "
-            f"{high:.1f} %. The published number is of the same test images, so that most of its "
-            "difference from ours is one of seeds and training."
+            f"{high:.1f} %."
+        )
+    if row.accuracy is not None and same_data:
+        notes[-1] += (
+            " The published number is of the same test images, so that most of its difference from "
+            "ours is one of seeds and training."
         )
     if best:
         text = ", ".join(f"{100 * value:.2f}" for value in best)
@@ -199,6 +247,7 @@ def result_of(runs: RunSet, outcomes: Sequence[Outcome]) -> Result:
         parameters=first.info["parameters"],
         trainings=tuple(trainings),
         config=first.config.to_dict(),
+        notes=_warning(*departures(runs, [first])),
     )
 
 

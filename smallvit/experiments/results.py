@@ -1,15 +1,20 @@
 """Results as data: one JSON file for each thing that was trained, as the repository keeps them."""
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from smallvit.config_io import from_plain, to_plain
+from smallvit.config_io import differences, from_plain, to_plain
 from smallvit.evaluation import Estimate
 from smallvit.files import read_json, write_json
+from smallvit.runs.config import RunConfig, upgrade
 
 FORMAT = 1
+
+NOT_THE_ROW = "Not the row as it is published: "
+"""How the note of a result begins that trained something else under a row's name."""
 
 T = TypeVar("T")
 
@@ -80,6 +85,11 @@ class Result:
         return f"{(self.row or self.title).replace('/', '-').replace(' ', '-')}.json"
 
     @property
+    def as_published(self) -> bool:
+        """Whether nothing is noted that makes it another experiment than its row."""
+        return not any(note.startswith(NOT_THE_ROW) for note in self.notes)
+
+    @property
     def accuracies(self) -> list[float]:
         """After the last step, by seed."""
         return [each.accuracy.value for each in self.trainings]
@@ -125,7 +135,8 @@ def write_result(folder: Path, result: Result) -> Path:
     """Writes a result; seeds that the file has and the result has not are kept.
 
     Raises:
-        ValueError: The file is of something else: another model, recipe or number of images.
+        ValueError: The file is of something else: another model, recipe, config or number of
+            images.
         OSError: It cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,6 +149,13 @@ def write_result(folder: Path, result: Result) -> Path:
                     f"{path} has {name} {getattr(old, name)!r} and the new result "
                     f"{getattr(result, name)!r}: they do not belong together; move the file away"
                 )
+        other = differences(_trained(old.config), _trained(result.config))
+        if old.config and result.config and (other or old.as_published != result.as_published):
+            what = other[0] if other else "one is not the row as it is published"
+            raise ValueError(
+                f"{path} is of another training ({what}): they do not belong together; move the "
+                "file away"
+            )
         seeds = {each.seed: each for each in (*old.trainings, *result.trainings)}
         trainings = tuple(seeds[seed] for seed in sorted(seeds))
         result = replace(result, trainings=trainings, notes=old.notes)
@@ -231,3 +249,12 @@ def write_curve(path: Path, result: CurveResult) -> None:
         result = replace(result, notes=old.notes)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, to_plain(result))
+
+
+def _trained(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a config decides what is trained; not on what device, and not where the data is."""
+    plain = RunConfig.from_dict(upgrade(config)).to_dict()
+    kept = {name: plain[name] for name in ("model", "augment", "loss", "optim", "schedule")}
+    kept["data"] = {"limit": plain["data"]["limit"]}
+    kept["loop"] = {"batch_size": plain["loop"]["batch_size"]}
+    return kept

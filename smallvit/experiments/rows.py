@@ -186,7 +186,9 @@ def _overall(base: Row, others: Sequence[Row]) -> list[str]:
 
 
 def _names(rows: Sequence[Row]) -> str:
-    *most, last = [row.name for row in rows]
+    *most, last = names = [row.name for row in rows]
+    if any("," in name for name in names):  # of ablate, such as "SPT, all directions"
+        return "; ".join([*most, f"and {last}"]) if most else last
     return f"{', '.join(most)} and {last}" if most else last
 
 

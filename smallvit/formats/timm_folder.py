@@ -80,12 +80,14 @@ def config(card: Card) -> dict[str, Any]:
         from smallvit.models.timm_names import timm_name
 
         architecture = timm_name(name)
+        classifier: Any = "head"
         sized = {"img_size": list(card.image_size)}
     elif parts.timm and not parts.addons:
         import timm
 
         architecture = parts.timm.partition(".")[0]
         known = timm.get_pretrained_cfg(parts.timm)
+        classifier = known.classifier if known else None
         sized = {"img_size": list(card.image_size)} if known and known.fixed_input_size else {}
     else:
         raise ValueError(
@@ -103,9 +105,8 @@ def config(card: Card) -> dict[str, Any]:
             "interpolation": "bilinear",
             "crop_pct": 1.0,
             "num_classes": len(card.classes),
-            # No first_conv and no classifier: timm would adapt weights that fit as they are.
-            "first_conv": None,
-            "classifier": None,
+            "first_conv": None,  # older versions of timm would adapt weights that fit as they are
+            "classifier": classifier,  # which timm leaves out for another number of classes
         },
         "smallvit": json.loads(card.to_json()),
     }

@@ -29,6 +29,8 @@ from smallvit.interop.references import is_sinusoid
 Variables = dict[str, Any]
 
 _LEAVES = {"weight", "bias", "scale", "table", "token"}
+_LISTS = {"blocks", "convs", "perceptron"}
+"""What the Flax models have several of, numbered."""
 
 
 def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> Variables:
@@ -50,7 +52,8 @@ def to_flax(source: nn.Module | Mapping[str, Tensor] | str | PathLike[str]) -> V
     variables: Variables = {"params": {}}
     for key, tensor in source.items():
         *parents, leaf = re.sub(r"\.(\d+)\.", r"_\1.", key).split(".")
-        if leaf not in _LEAVES:
+        lists = set(re.findall(r"(\w+)\.\d+\.", key))
+        if leaf not in _LEAVES or not lists <= _LISTS:
             raise ValueError(
                 f"{key} does not exist in smallvit.flax, which has ViT, ViT-Lite, CVT and CCT"
             )

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from smallvit.arguments import Width, checked
+from smallvit.arguments import Share, Width, checked
 from smallvit.layers.kernels import fused_attention, fusible
 
 
@@ -160,8 +160,8 @@ class MultiHead(nn.Module):
         temperature: bool | None = None,
         masked: bool | None = None,
         talking: bool = False,
-        dropout: float = 0.0,
-        attn_dropout: float = 0.0,
+        dropout: Share = 0.0,
+        attn_dropout: Share = 0.0,
     ) -> None:
         super().__init__()
         if head_dim is None:

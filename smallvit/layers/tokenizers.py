@@ -106,7 +106,7 @@ class SPT(nn.Module):
         directions: Directions = "diagonal",
     ) -> None:
         super().__init__()
-        self.patch_size, self.directions = patch_size, directions
+        self.in_channels, self.patch_size, self.directions = in_channels, patch_size, directions
         self.shift = shift_pixels(shift, patch_size)
         self.receptive_field = patch_size + 2 * self.shift
         width = num_views(directions) * in_channels * patch_size**2
@@ -114,8 +114,21 @@ class SPT(nn.Module):
         self.proj = nn.Linear(width, dim)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N D"]:
-        """Returns one token per patch, row by row."""
+        """Returns one token per patch, row by row.
+
+        Raises:
+            ValueError: The images are not whole patches of the channels that it was made for.
+        """
         p = self.patch_size
+        if images.ndim != 4 or images.shape[1] != self.in_channels:
+            raise ValueError(
+                f"expected images of (batch, {self.in_channels}, height, width) and got "
+                f"{tuple(images.shape)}"
+            )
+        if images.shape[2] % p or images.shape[3] % p:
+            raise ValueError(
+                f"images of {images.shape[2]}×{images.shape[3]} do not divide into patches of {p}"
+            )
         # Each view as (B, h, w, p, p, C) without a copy; one stack then writes every patch once,
         # flattened row, column, view, channel.
         patches = [
@@ -141,8 +154,9 @@ class ConvTokenizer(nn.Module):
 
     fused: bool = True
 
+    @checked
     def __init__(
-        self, in_channels: int, dim: int, *, kernel: int, layers: int, stride: int
+        self, in_channels: Width, dim: Width, *, kernel: Width, layers: Width, stride: Width
     ) -> None:
         super().__init__()
         self.receptive_field = reach([(kernel, stride), (3, 2)] * layers)

@@ -32,6 +32,22 @@ def shift_mask(grid: tuple[int, int], window: tuple[int, int], shift: tuple[int,
     return (regions[:, :, None] != regions[:, None, :]).float() * -100.0
 
 
+def _refill(attention: "WindowAttention", _: object) -> None:
+    """Computes the constants again where weights were loaded.
+
+    A model that was made on the meta device, or emptied by `to_empty`, has none, and no state dict
+    brings them.
+    """
+    with torch.device(attention.bias_table.device):
+        index, mask = attention.constants()
+    if attention.index.device != index.device:
+        attention.index = index
+        attention.mask = None if mask is None else mask.to(attention.bias_table.dtype)
+    attention.index.copy_(index)  # in place, as a captured graph may read it
+    if mask is not None and attention.mask is not None:
+        attention.mask.copy_(mask)
+
+
 class WindowAttention(MultiHead):
     """Attention inside windows of the grid, optionally rolled by half a window.
 
@@ -93,9 +109,15 @@ class WindowAttention(MultiHead):
         self.bias_table = nn.Parameter(
             nn.init.trunc_normal_(torch.empty(entries, num_heads), std=0.02)
         )
-        self.register_buffer("index", relative_index(self.window), persistent=False)
-        mask = shift_mask(grid, self.window, self.shift) if any(by) else None
+        index, mask = self.constants()
+        self.register_buffer("index", index, persistent=False)
         self.register_buffer("mask", mask, persistent=False)
+        self.register_load_state_dict_post_hook(_refill)
+
+    def constants(self) -> tuple[Tensor, Tensor | None]:
+        """What follows from the sizes alone, and is in no state dict: index and shift mask."""
+        mask = shift_mask(self.grid, self.window, self.shift) if any(self.shift) else None
+        return relative_index(self.window), mask
 
     @property
     def layout(self) -> AttentionLayout:

@@ -74,6 +74,7 @@ class DRLoc(nn.Module):
         check("grid", grid, Sequence[Width])
         if len(grid) != 2:
             raise ValueError(f"grid is {grid!r}: expected are rows and columns of tokens")
+        grid = (grid[0], grid[1])  # a list, as JSON has it, would equal no grid of features
         self.mode, self.pairs, self.normalised = mode, pairs, normalised
         self.overlapping, self.dim, self.before = overlapping, dim, grid
         self.stride = (pool_stride(grid[0]), pool_stride(grid[1]))
@@ -91,7 +92,7 @@ class DRLoc(nn.Module):
             raise TypeError(
                 f"features is {described(features)}: expected is what forward_features returns"
             )
-        if features.grid != self.before:
+        if tuple(features.grid) != self.before:
             raise ValueError(f"made for a grid of {self.before} and got one of {features.grid}")
         count = self.before[0] * self.before[1]
         if tuple(features.tokens.shape[1:]) != (count, self.dim):

@@ -170,16 +170,20 @@ class Backbone(nn.Module):
         shift = self.config.stack_shift
         return shifted_stack(images, shift, self.config.directions) if shift else images
 
-    def resized(self, image_size: int | Size) -> "Backbone":
-        """This model for another image size: same weights, positions resampled to its grid."""
-        new = type(self)(self.config.resized(image_size))
-        new.name = self.name
+    def state_for(self, new: "Backbone") -> dict[str, Tensor]:
+        """Its state dict for the same model at another size: positions resampled to its grid."""
         state = self.state_dict()
         for (key, old_part), new_part in zip(self.named_modules(), new.modules(), strict=True):
             resample: Any = getattr(old_part, "resampled", None)
             if resample is not None:
                 state |= {f"{key}.{name}": value for name, value in resample(new_part).items()}
-        new.load_state_dict(state)
+        return state
+
+    def resized(self, image_size: int | Size) -> "Backbone":
+        """This model for another image size: same weights, positions resampled to its grid."""
+        new = type(self)(self.config.resized(image_size))
+        new.name = self.name
+        new.load_state_dict(self.state_for(new))
         reference = next(self.parameters())
         return new.to(reference).train(self.training)
 

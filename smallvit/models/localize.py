@@ -76,6 +76,7 @@ def localize(
     """
     if start not in ("pretrained", "fresh"):
         raise ValueError(f"start is {start!r}: allowed are 'pretrained' and 'fresh'")
+    _blocks(model)  # refuses what is not one of these, which may not be fit to be copied
     model = copy.deepcopy(model)
     blocks = _blocks(model)
     temperature = lsa if temperature is None else temperature

@@ -204,6 +204,25 @@ def _described(cfg: dict[str, Any], model: TimmModel) -> dict[str, Any]:
     return {**cfg, **data}
 
 
+def _fitted(state: dict[str, Tensor], model: TimmModel) -> dict[str, Tensor]:
+    """Trained weights for a model as timm was asked to build it.
+
+    Positions and relative biases are resampled from the image size of the weights, which their
+    config says; a head of another number of classes is left as it started.
+    """
+    body = {key: value for key, value in state.items() if not key.startswith("head.")}
+    size = tuple(model.pretrained_cfg["input_size"][1:])
+    if size != model.config.image_size:
+        with torch.device("meta"):
+            trained = type(model)(replace(model.config, image_size=size, num_classes=0))
+        trained.load_state_dict(body, assign=True)
+        body = {k: v for k, v in trained.state_for(model).items() if not k.startswith("head.")}
+    head = {f"head.{key}": value for key, value in model.head.state_dict().items()}
+    if all(key in state and state[key].shape == value.shape for key, value in head.items()):
+        head = {key: state[key] for key in head}
+    return body | head
+
+
 def _entry(name: str) -> Callable[..., TimmModel]:
     """The function timm's registry calls for a name."""
 
@@ -220,7 +239,11 @@ def _entry(name: str) -> Callable[..., TimmModel]:
                 raise ValueError(f"{option} was passed twice, once as {key}")
             options[option] = value
         model: TimmModel = build_model_with_cfg(
-            partial(_build, name), timm_name(name), pretrained, **options
+            partial(_build, name),
+            timm_name(name),
+            pretrained,
+            pretrained_filter_fn=_fitted,
+            **options,
         )
         model.pretrained_cfg = model.default_cfg = _described(model.pretrained_cfg, model)
         return model

@@ -14,7 +14,7 @@ from smallvit.evaluation.seeds import mean_accuracy, versus
 from smallvit.experiments import ablate_set, begin, compare_set, conclude
 from smallvit.experiments.ablate import PARTS
 from smallvit.experiments.compare import changes_for, listed
-from smallvit.experiments.rows import count_flops
+from smallvit.experiments.rows import Row, count_flops, verdicts
 from smallvit.recipes import plan
 from smallvit.runs import Run
 from tests.experiments.conftest import TINY_WORDS, finished_set
@@ -288,3 +288,18 @@ def test_the_ablation_command(source, tmp_path, run):
     summary = json.loads((tmp_path / "set/summary.json").read_text())
     assert (summary["kind"], summary["model"]) == ("ablate", "vit_9_p4")
     assert "which data?" in smallvit("ablate").output
+
+
+def test_names_with_commas_are_told_apart():
+    hits = np.tile(np.arange(40) % 2 == 0, (2, 1))
+    rows = [
+        Row(name=name, outcomes=(), accuracy=mean_accuracy(hits), versus=against, p=1.0)
+        for name, against in (
+            ("plain", None),
+            ("SPT, all directions", versus(hits, hits)),
+            ("SPT, LSA and DRLoc", versus(hits, hits)),
+        )
+    ]
+    named = "which of plain; SPT, all directions; and SPT, LSA and DRLoc is best"
+    assert named in verdicts(rows)[0]
+    assert "which of plain and SPT, all" not in verdicts(rows[:2])[0]

@@ -4,14 +4,15 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from smallvit.evaluation import Estimate
 from smallvit.experiments import begin, conclude, conduct, read_outcomes, reproduce_set
 from smallvit.experiments.papers import COMPACT, COUNTS, DRLOC, SPT, find_row, rows
-from smallvit.experiments.reproduce import overview, result_of
-from smallvit.experiments.results import Result, Training, read_results, write_result
+from smallvit.experiments.reproduce import departures, overview, result_of
+from smallvit.experiments.results import NOT_THE_ROW, Result, Training, read_results, write_result
 from smallvit.models.names import check_name
 from smallvit.recipes import RECIPES, Facts
 from smallvit.runs.config import RunConfig, changes_of
@@ -183,6 +184,68 @@ def test_the_command(source, tmp_path, monkeypatch):
     assert "did you mean 'cifar100/sl-vit'" in str(unknown.exception)
 
 
+def test_a_false_start_can_be_corrected(source, tmp_path):
+    with pytest.raises(ValueError, match=r"unknown key 'loop\.epochs'"):
+        reproduce_set("cifar100/vit-lite-7-4", {"loop": {"epochs": 1}})
+
+    def begun(data):
+        settings = changes_of([f"data.source={data}", *TINY])
+        begin(tmp_path / "set", reproduce_set("cifar100/vit-lite-7-4", settings))
+        conduct(tmp_path / "set")
+        return read_outcomes(tmp_path / "set")[0]
+
+    assert begun(tmp_path / "nowhere").state == "failed"
+    assert begun(source).state == "finished"
+    with pytest.raises(ValueError, match="a set goes on with what it began with"):
+        begun(tmp_path / "nowhere")
+
+
 def test_unknown_rows():
     with pytest.raises(ValueError, match="did you mean 'cifar100/sl-vit'"):
         find_row("cifar100/slvit")
+
+
+def test_what_is_not_the_row_says_so(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = smallvit(f"reproduce cifar100/vit-lite-7-4 --data {source} --device cpu", *TINY_WORDS)
+    printed = " ".join(done.output.split())
+    assert "the data has 3 classes and not 100" in printed
+    assert "training images and not 50,000" in printed
+    assert "64 images were seen in training and not 15,475,200" in printed
+    assert "loop.batch_size=" in printed
+    assert "loop.device" not in printed.partition("Not the row")[2].partition("result")[0]
+    assert "same test images" not in printed
+    (result,) = read_results(Path("results"))
+    assert not result.as_published
+    listed = smallvit("reproduce --list").output
+    (line,) = [line for line in listed.splitlines() if line.startswith("cifar100/vit-lite-7-4")]
+    assert f"{result.spread()} *" in line
+    assert "* not the row as it is published" in listed
+
+
+def test_the_row_itself_says_nothing(tmp_path):
+    published = find_row("cifar100/sl-vit")
+    info = {
+        "data": {"classes": ["a"] * 100, "counts": {"train": 50_000, "test": 10_000}},
+        "steps": 117_100,
+    }
+    runs = reproduce_set(published.key, {"data": {"source": "folder"}, "loop": {"device": "cuda"}})
+    config = RunConfig().changed({"loop": {"batch_size": 128}})
+    assert departures(runs, [SimpleNamespace(info=info, config=config)]) == ([], [])
+
+
+def test_seeds_of_another_config_are_not_joined(tmp_path):
+    def trained(seed, **changes):
+        estimate = Estimate(value=0.7, low=0.6, high=0.8)
+        config = RunConfig().changed({"seed": seed, **changes})
+        trainings = (Training(seed=seed, accuracy=estimate),)
+        return made(config=config.to_dict(), notes=(), trainings=trainings)
+
+    write_result(tmp_path, trained(0, data={"source": "here"}))
+    write_result(tmp_path, trained(1, data={"source": "there"}, loop={"device": "cuda"}))
+    with pytest.raises(ValueError, match=r"optim\.lr was .* do not belong together"):
+        write_result(tmp_path, trained(2, optim={"lr": 0.5}))
+    with pytest.raises(ValueError, match="do not belong together"):
+        write_result(tmp_path, replace(trained(2), notes=(f"{NOT_THE_ROW}other data.",)))
+    (result,) = read_results(tmp_path)
+    assert [each.seed for each in result.trainings] == [0, 1]

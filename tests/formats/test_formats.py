@@ -80,6 +80,11 @@ def test_safetensors_and_timm(plain: Run, tmp_path: Path) -> None:
     opened = Predictor.open(folder, "cpu")
     np.testing.assert_array_equal(opened.logits(images), ours.logits(images))
     assert model.pretrained_cfg["label_names"] == list(CLASSES)
+    body = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).eval()
+    image = torch.zeros(1, *model.pretrained_cfg["input_size"])
+    assert torch.equal(body(image), model.forward_head(model.forward_features(image), True))
+    other = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=9, img_size=48)
+    assert other(torch.zeros(1, 3, 48, 48)).shape == (1, 9)
     assert "cct_2_3x2" in invoke("info", folder)
 
     assert export(plain, folder, format="timm", force=True) == folder

@@ -192,6 +192,9 @@ def test_what_flax_does_not_have_is_refused(tmp_path):
     cait = create_model("cait_24_p4", num_classes=3, image_size=16, depth=1, class_depth=1)
     with pytest.raises(ValueError, match="does not exist in smallvit"):
         to_flax(cait)
+    for name in ("t2t_12", "pit_tiny_p2"):
+        with pytest.raises(ValueError, match="does not exist in smallvit"):
+            to_flax(create_model(name, num_classes=3, image_size=32))
     with pytest.raises(FileNotFoundError, match="a run's folder"):
         to_flax(tmp_path)
 

@@ -77,6 +77,11 @@ def test_window_attention(temperature, masked, grid, shifted):
     assert_equal(module(x), expected)
 
 
+def test_shares_of_dropout_are_checked():
+    with pytest.raises(ValueError, match=r"attn_dropout is 1\.5: allowed is 0 to 1"):
+        LSA(8, 2, attn_dropout=1.5)
+
+
 def test_window_attention_refuses_a_grid_that_does_not_divide():
     with pytest.raises(ValueError, match="6×5 tokens does not divide into windows of 4"):
         WindowAttention(8, 2, grid=(6, 5), window=4)

@@ -1,5 +1,7 @@
 """Tokenizers, merging, pooling and positions against their literal restatements."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +63,24 @@ def test_spt_refuses_a_shift_of_no_pixel():
         SPT(3, 8, 4, shift=0.2)
     with pytest.raises(ValueError, match="'sideways': allowed are"):
         SPT(3, 8, 4, directions="sideways")
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 3, 10, 8), "images of 10×8 do not divide into patches of 4"),
+        ((1, 4, 8, 8), r"expected images of \(batch, 3, height, width\) and got \(1, 4, 8, 8\)"),
+        ((3, 8, 8), r"expected images of \(batch, 3, height, width\) and got \(3, 8, 8\)"),
+    ],
+)
+def test_spt_says_which_images_it_takes(shape, message):
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(SPT.forward)(SPT(3, 8, 4), torch.zeros(shape))
+
+
+def test_conv_tokenizer_needs_a_layer():
+    with pytest.raises(ValueError, match="layers is 0: allowed is 1 to"):
+        ConvTokenizer(3, 8, kernel=3, layers=0, stride=1)
 
 
 def test_spt_sees_twice_the_patch():

@@ -145,3 +145,10 @@ def test_bad_input():
         DRLoc(5, (0, 4))
     with pytest.raises(ValueError, match=r"grid of \(4, 4\) and got one of \(3, 5\)"):
         DRLoc(5, (4, 4)).double()(features((3, 5)))
+
+
+def test_a_grid_may_be_a_list():
+    shown, pairs = features((3, 5)), torch.zeros(2, 3, 64, dtype=torch.long)
+    loss = DRLoc(5, [3, 5]).double()
+    assert loss.grid == (3, 5)
+    assert torch.equal(loss(shown, pairs=pairs), loss(shown._replace(grid=[3, 5]), pairs=pairs))

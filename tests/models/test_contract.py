@@ -47,6 +47,22 @@ def test_contract(name):
     assert half.isfinite().all()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_fill_a_model_of_the_meta_device(name):
+    model = shrunk(name).eval()
+    x = images(model)
+    logits, state = model(x), model.state_dict()
+    with torch.device("meta"):
+        assigned, copied = shrunk(name).eval(), shrunk(name).eval()
+    assigned.load_state_dict(state, assign=True)
+    copied.to_empty(device="cpu")
+    for part in copied.buffers():  # whatever the memory held before
+        part.data.fill_(7)
+    copied.load_state_dict(state)
+    assert torch.equal(assigned(x), logits)
+    assert torch.equal(copied(x), logits)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_reaches_every_trainable_parameter(name):
     size = small_size(name)

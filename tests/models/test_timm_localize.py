@@ -317,6 +317,10 @@ def test_only_the_five_families():
         localize(timm.create_model("resnet10t"))
     with pytest.raises(TypeError, match="before it is wrapped"):
         localize(timm.create_model("vit_tiny_patch16_224", features_only=True, depth=4))
+    cached = timm.create_model("levit_128s").eval()
+    cached(torch.randn(1, 3, 224, 224))  # keeps tensors of the pass, which cannot be copied
+    with pytest.raises(TypeError, match="cannot localize a Levit"):
+        localize(cached)
 
 
 def test_what_is_not_understood_is_refused():

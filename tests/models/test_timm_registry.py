@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import timm
@@ -352,3 +353,30 @@ def test_one_graph(name):
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trained_weights_fit_other_sizes_and_classes(name, tmp_path):
+    ours, theirs, images = pair(name)
+    (height, width), path = small_size(name), tmp_path / "weights.safetensors"
+    save_file(ours.state_dict(), path)
+    overlay = {
+        "file": str(path),
+        "input_size": (3, height, width),
+        "num_classes": ours.config.num_classes,
+    }
+    options = {**vars(ours.config), "pretrained_cfg_overlay": overlay}
+
+    def trained(**changes):
+        return timm.create_model(timm_name(name), pretrained=True, **{**options, **changes}).eval()
+
+    assert torch.equal(trained()(images), ours(images))
+    features = theirs.forward_features(images)
+    assert torch.equal(trained(num_classes=5).forward_features(images), features)
+    pooled = theirs.forward_head(features, pre_logits=True)
+    assert torch.equal(trained(num_classes=0)(images), pooled)
+    size = (2 * height, 2 * width)
+    larger = ours.resized(size)
+    if larger.config == replace(ours.config, image_size=size):  # T2T may take one more soft split
+        enlarged = torch.randn(1, 3, *size)
+        assert torch.equal(trained(image_size=size)(enlarged), larger(enlarged))
