@@ -107,9 +107,15 @@ def dot(a, b, total=None):
 
     Float32 goes through the matrix units as three products of tf32, which keeps its precision.
     """
-    if INTERPRETED and a.dtype == tl.bfloat16:  # numpy has no such numbers
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision="tf32x3")
+    if INTERPRETED:
+        # NumPy has no bfloat16, and its float32 sums depend on the CPU and on which matrix comes
+        # first; scores must be the same forward and backward.
+        product = tl.dot(a.to(tl.float64), b.to(tl.float64)).to(tl.float32)
+        if total is not None:
+            product += total
+    else:
+        product = tl.dot(a, b, total, input_precision="tf32x3")
+    return product
 
 
 @triton.jit
