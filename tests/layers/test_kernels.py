@@ -124,6 +124,18 @@ def assert_exact(case, tolerance=1e-5):
         )  # fmt: skip
 
 
+def assert_extreme(tokens, talking, device="cpu"):
+    """Where one weight is nearly all; then scores have to be the same forward and backward."""
+    case = Case(1, tokens, 2, 16, size=100.0, tempered=True, talking=talking, device=device)
+    scores = case.qkv[..., :32].abs().max() ** 2 * case.scale.max() * 16
+    assert scores > 1e4
+    exact = case.run(plain_attention, torch.float64)
+    ours, plain = case.run(fused_attention), case.run(plain_attention)
+    for key, value in exact.items():
+        assert ours[key].isfinite().all()
+        assert distance(ours[key], value) <= 4 * distance(plain[key], value) + 1e-5, key
+
+
 ROLLED = Windows(8, 4, 4, 4, 2, 0)
 CASES = {
     "plain": {"shape": (2, 12, 2, 16), "masked": False, "tempered": False},
@@ -180,14 +192,7 @@ class TestNumbers:
     @pytest.mark.parametrize("talking", [False, True])
     @pytest.mark.parametrize("tokens", [18, 40])
     def test_extreme_scores(self, tokens, talking):
-        case = Case(1, tokens, 2, 16, size=100.0, tempered=True, talking=talking)
-        scores = case.qkv[..., :32].abs().max() ** 2 * case.scale.max() * 16
-        assert scores > 1e4
-        exact = case.run(plain_attention, torch.float64)
-        ours, plain = case.run(fused_attention), case.run(plain_attention)
-        for key, value in exact.items():
-            assert ours[key].isfinite().all()
-            assert distance(ours[key], value) <= 4 * distance(plain[key], value) + 1e-5, key
+        assert_extreme(tokens, talking)
 
     @pytest.mark.parametrize("dropout", [0.0, 0.4])
     def test_blocks_change_nothing(self, dropout):
@@ -621,6 +626,11 @@ class TestOnGpu:
     def test_float32(self, options):
         options = dict(options)
         assert_exact(Case(*options.pop("shape"), device="cuda", **options))
+
+    @pytest.mark.parametrize("talking", [False, True])
+    @pytest.mark.parametrize("tokens", [18, 40, 300])
+    def test_extreme_scores(self, tokens, talking):
+        assert_extreme(tokens, talking, "cuda")
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("shape", [(2, 577, 2, 32), (1, 1025, 2, 16), (1, 1040, 1, 128)])
