@@ -130,6 +130,11 @@ class AugmentConfig:
         return self.mix_probability > 0 and (self.mixup > 0 or self.cutmix > 0)
 
     @property
+    def group(self) -> int:
+        """How many images have to stay together in a pass: those that may be mixed."""
+        return self.mix_group if self.mixed else 1
+
+    @property
     def policy_interpolation(self) -> Interpolation:
         """How the policy's maps interpolate; one flavour of AutoAugment decides it by itself."""
         theirs = self.flavour == "deepvoltaire" and self.policy.startswith("auto_")

@@ -29,7 +29,7 @@ def limit_batch(config: RunConfig, dataset: Dataset, world: World) -> RunConfig:
     count, batch = len(dataset.split("train")), config.loop.batch_size
     if batch <= count:
         return config
-    group = config.augment.mix_group if config.augment.mixed else 1
+    group = config.augment.group
     unit = math.lcm(group * world.size, config.loop.repeats)
     smaller = count // unit * unit
     if not smaller and group > 1:
@@ -52,7 +52,7 @@ def make_loader(config: RunConfig, dataset: Dataset, world: World) -> Loader:
     Raises:
         ValueError: The batch cannot be divided among processes, passes and mixing groups.
     """
-    loop, group = config.loop, config.augment.mix_group if config.augment.mixed else 1
+    loop, group = config.loop, config.augment.group
     unit = world.size * loop.accumulation * group
     if loop.batch_size % unit:
         raise ValueError(

@@ -107,9 +107,7 @@ class Objective(nn.Module):
 
     def divides(self, images: int, passes: int) -> bool:
         """Whether a batch can be shown in so many equal passes; mixed images stay together."""
-        augment = self.config.augment
-        group = augment.mix_group if augment.mixed else 1
-        return images % passes == 0 and images // passes % group == 0
+        return images % passes == 0 and images // passes % self.config.augment.group == 0
 
     def show(self, *batch: Tensor, mixed: bool) -> None:
         """Shows images to the model as `forward` does, for what it remembers of them."""
