@@ -24,6 +24,7 @@ from smallvit.models.build import make_config
 from smallvit.models.localize import attention_maps, localize
 from smallvit.models.names import MODELS, find_variant, list_models
 from smallvit.models.parameters import UNDECAYED
+from smallvit.models.timm_features import FeatureMaps
 from smallvit.sizes import Size
 
 __all__ = ["TimmModel", "attention_maps", "localize", "timm_name"]
@@ -41,7 +42,7 @@ _SPELLINGS = {
 _POOLS: dict[type[nn.Module], str] = {ClassToken: "token", SeqPool: "seq", MeanPool: "avg"}
 
 
-class TimmModel(Backbone):
+class TimmModel(FeatureMaps):
     """What timm asks of a model, on top of a family; it adds no parameter and renames none.
 
     Unlike ours, `forward_features` returns a tensor: the class token, if there is one, and the
@@ -100,10 +101,7 @@ class TimmModel(Backbone):
         Args:
             weights: A list to which every attention appends its weights, first layer first.
         """
-        features = super().forward_features(images, weights=weights)
-        if not self.num_prefix_tokens:
-            return features.tokens
-        return torch.cat([features.pooled[:, None], features.tokens], 1)
+        return self.joined(super().forward_features(images, weights=weights))
 
     def forward_head(self, x: Float[Tensor, "B N D"], pre_logits: bool = False) -> Tensor:
         """Pools and classifies; with `pre_logits` only pools."""
@@ -153,6 +151,11 @@ class TimmModel(Backbone):
 
     def resized(self, image_size: int | Size) -> "TimmModel":
         """This model for another image size: same weights, positions resampled to its grid."""
+        if self.pruned:
+            raise ValueError(
+                f"{self.name} was pruned to some of its features: build it for the image size "
+                "(`img_size=`), or resize it before it is pruned"
+            )
         new: Any = super().resized(image_size)
         new.drop_rate, new.global_pool = self.drop_rate, self.global_pool
         new.pretrained_cfg = new.default_cfg = _described(self.pretrained_cfg, new)
@@ -223,29 +226,34 @@ def _fitted(state: dict[str, Tensor], model: TimmModel) -> dict[str, Tensor]:
     return body | head
 
 
-def _entry(name: str) -> Callable[..., TimmModel]:
+def _entry(name: str) -> Callable[..., nn.Module]:
     """The function timm's registry calls for a name."""
 
-    def entry(pretrained: bool = False, **kwargs: Any) -> TimmModel:
-        if kwargs.get("features_only"):
-            raise ValueError(
-                f"{timm_name(name)} has no features_only: forward_features returns its final "
-                "tokens, and attention_maps the weights of every layer"
-            )
+    def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         options: dict[str, Any] = {}
         for key, value in kwargs.items():
             option = _SPELLINGS.get(key, key)
             if option in options:
                 raise ValueError(f"{option} was passed twice, once as {key}")
             options[option] = value
-        model: TimmModel = build_model_with_cfg(
+        shown = {"feature_cls": "getter", "out_indices": None, **options.pop("feature_cfg", {})}
+        if options.get("features_only"):
+            shown["feature_cls"] = options.pop("feature_cls", shown["feature_cls"])
+        if shown["feature_cls"] != "getter":
+            raise ValueError(
+                f"feature_cls is {shown['feature_cls']!r}: {timm_name(name)} has 'getter' alone, "
+                "which returns maps"
+            )
+        model: Any = build_model_with_cfg(
             partial(_build, name),
             timm_name(name),
             pretrained,
             pretrained_filter_fn=_fitted,
+            feature_cfg=shown,
             **options,
         )
-        model.pretrained_cfg = model.default_cfg = _described(model.pretrained_cfg, model)
+        built = model.model if options.get("features_only") else model
+        model.pretrained_cfg = model.default_cfg = _described(model.pretrained_cfg, built)
         return model
 
     entry.__name__ = entry.__qualname__ = timm_name(name)
