@@ -39,6 +39,7 @@ _SPELLINGS = {
     "embed_dim": "dim",
     "window_size": "window",
 }
+_MODULE = vars(nn.Module()).keys()  # what torch keeps of every module
 _POOLS: dict[type[nn.Module], str] = {ClassToken: "token", SeqPool: "seq", MeanPool: "avg"}
 
 
@@ -160,6 +161,41 @@ class TimmModel(FeatureMaps):
         new.drop_rate, new.global_pool = self.drop_rate, self.global_pool
         new.pretrained_cfg = new.default_cfg = _described(self.pretrained_cfg, new)
         return new
+
+    def set_input_size(
+        self, img_size: int | Size | None = None, patch_size: int | Size | None = None
+    ) -> None:
+        """Makes this model one for another image size, in place: see `resized`.
+
+        Parameters stay the same objects, which an optimiser may hold, but for positions and
+        relative biases whose number changes.
+
+        Args:
+            img_size: Height and width; one number means a square, None leaves the size.
+            patch_size: Refused: patches are part of the weights.
+        """
+        if patch_size is not None:
+            raise ValueError(
+                f"patch_size is {patch_size}: the patches of {self.name} are part of its weights; "
+                "build a model of another name"
+            )
+        if img_size is not None:
+            for part, new in zip(self.modules(), self.resized(img_size).modules(), strict=True):
+                _take_size(part, new)
+
+
+@torch.no_grad()
+def _take_size(part: nn.Module, new: nn.Module) -> None:
+    """Gives a part what depends on the image size in the same part of another model."""
+    resample: Any = getattr(part, "resampled", None)
+    for name, value in (resample(new) if resample else {}).items():
+        parameter = part.get_parameter(name)
+        if parameter.shape == value.shape:
+            parameter.copy_(value)
+        else:
+            setattr(part, name, nn.Parameter(value, parameter.requires_grad))
+    part._buffers = new._buffers
+    part.__dict__ |= {key: value for key, value in vars(new).items() if key not in _MODULE}
 
 
 def _timm_class(family: type[Backbone]) -> type[TimmModel]:
