@@ -188,12 +188,12 @@ class TimmModel(FeatureMaps):
 def _take_size(part: nn.Module, new: nn.Module) -> None:
     """Gives a part what depends on the image size in the same part of another model."""
     resample: Any = getattr(part, "resampled", None)
-    for name, value in (resample(new) if resample else {}).items():
-        parameter = part.get_parameter(name)
+    for name in resample(new) if resample else ():
+        parameter, value = part.get_parameter(name), new.get_parameter(name)
         if parameter.shape == value.shape:
             parameter.copy_(value)
         else:
-            setattr(part, name, nn.Parameter(value, parameter.requires_grad))
+            setattr(part, name, value.requires_grad_(parameter.requires_grad))
     part._buffers = new._buffers
     part.__dict__ |= {key: value for key, value in vars(new).items() if key not in _MODULE}
 

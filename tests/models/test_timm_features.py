@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.models import save_for_hf
 from timm.models.vision_transformer import VisionTransformer
 
 from smallvit.interop.references import rename
@@ -270,6 +271,17 @@ def test_trained_weights_have_features(name, tmp_path):
     assert torch.equal(normed(images)[-1], expected)
 
 
+@torch.no_grad()
+def test_folders_have_features(tmp_path):
+    model = timm.create_model("smallvit_pit_tiny_p2", num_classes=3, img_size=16).eval()
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    net = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, features_only=True).eval()
+    images = torch.randn(2, 3, 16, 16)
+    maps = model.forward_intermediates(images, intermediates_only=True)
+    for ours, theirs in zip(net(images), maps, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_what_is_not_there_is_refused():
     model, images = build("vit_9_p4")
     for indices, message in (
@@ -316,6 +328,16 @@ def test_the_size_is_set_in_place(name):
         assert image.shape[2:] == tuple(ceil(side / info["reduction"]) for side in size)
     model.set_input_size()
     assert model.config == other.config
+
+
+@torch.no_grad()
+def test_the_size_is_set_in_half_precision_and_where_nothing_is_trained():
+    model = build("swin_tiny_p2")[0].bfloat16().requires_grad_(False)
+    height, width = model.config.image_size
+    model.set_input_size((2 * height, 2 * width))
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert not any(p.requires_grad for p in model.parameters())
+    assert model(torch.randn(1, 3, 2 * height, 2 * width).bfloat16()).shape == (1, 3)
 
 
 def test_the_documented_snippet():
