@@ -233,8 +233,15 @@ class Stack(nn.ModuleList):
         x: Float[Tensor, "B N D"],
         *context: Float[Tensor, "B n D"],
         weights: list[Tensor] | None = None,
+        intermediates: list[Tensor] | None = None,
     ) -> Float[Tensor, "B N D"]:
-        """Applies every block; the arguments are those of `Block`."""
+        """Applies every block; the other arguments are those of `Block`.
+
+        Args:
+            intermediates: A list to which the tokens are appended as they leave each block.
+        """
         for block in self:
             x = block(x, *context, weights=weights)
+            if intermediates is not None:
+                intermediates.append(x)
         return x

@@ -28,9 +28,9 @@ from smallvit.sizes import Size
 class Backbone(nn.Module):
     """Images to `Features` to logits.
 
-    A family builds its parts in `__init__`, sets `pool`, `dim`, `grids` and `head`, and writes
-    `encode`. What it states of itself otherwise holds for a tokenizer and stacks of blocks, one
-    per grid, in which all tokens attend to each other unless the attention has a layout.
+    A family builds its parts in `__init__`, sets `pool`, `dim`, `grids`, `strides` and `head`, and
+    writes `encode`. What it states of itself otherwise holds for a tokenizer and stacks of blocks,
+    one per grid, in which all tokens attend to each other unless the attention has a layout.
 
     Attributes:
         Config: The class of its config.
@@ -40,6 +40,7 @@ class Backbone(nn.Module):
         pool: From the final tokens to the vector that the head reads.
         dim: Width of its features.
         grids: Rows and columns of tokens at each stage.
+        strides: Pixels from one token to the next at each stage.
     """
 
     Config: ClassVar[type[BackboneConfig]]
@@ -50,6 +51,7 @@ class Backbone(nn.Module):
     pool: MeanPool | ClassToken
     dim: int
     grids: list[Size]
+    strides: list[int]
     head: nn.Module
     name: str = ""
 
@@ -57,8 +59,19 @@ class Backbone(nn.Module):
         super().__init__()
         self.config = config
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
-        """Images of the right size to features; written by each family."""
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
+        """Images of the right size to features; written by each family.
+
+        Args:
+            weights: A list to which every attention appends its weights, first layer first.
+            intermediates: A list to which the tokens are appended, class tokens first, as they
+                leave each block of a plain encoder or each stage of a family of several.
+        """
         raise NotImplementedError
 
     def forward_features(
@@ -69,6 +82,11 @@ class Backbone(nn.Module):
         Args:
             weights: A list to which every attention appends its weights, first layer first.
         """
+        self.require(images)
+        return self.encode(images, weights)
+
+    def require(self, images: Float[Tensor, "B C H W"]) -> None:
+        """Refuses what is no batch of images of its channels and size."""
         if not isinstance(images, Tensor) or not images.is_floating_point():
             raise TypeError(
                 f"images is {described(images)}: expected is a batch of normalised images in "
@@ -81,7 +99,6 @@ class Backbone(nn.Module):
                 + f" and got a batch shaped {tuple(images.shape)}; "
                 "`model.resized(size)` makes this model for another size"
             )
-        return self.encode(images, weights)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K"]:
         """Logits."""

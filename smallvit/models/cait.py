@@ -81,7 +81,7 @@ class CaiT(Backbone):
         self.pool = ClassToken(dim)
         self.class_blocks = Stack(self._block(i, masked=False) for i in range(config.class_depth))
         self.norm = nn.LayerNorm(dim)
-        self.dim, self.grids = dim, [config.grid]
+        self.dim, self.grids, self.strides = dim, [config.grid], [config.patch_size]
         self.head = self.make_head()
         self.apply(partial(init_linear, xavier=True))
         init_patches(self.tokenizer)
@@ -106,10 +106,17 @@ class CaiT(Backbone):
         scale = layer_scale(index + 1)
         return self.make_block(attention, config.dim, config.drop_path, layer_scale=scale)
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
         """Patch layers, then class layers; tokens are the patches as class layers see them."""
         x = self.dropout(self.positions(self.tokenizer(images)))
-        x = self.blocks(x, weights=weights)
+        x = self.blocks(x, weights=weights, intermediates=intermediates)
+        if not self.pool.prefix:  # the class layers were pruned, and their token with them
+            return Features(x, self.grid, self.pool(x))
         token = self.pool.prepend(x)[:, :1]
         token = self.class_blocks(token, x, weights=weights)
         return Features(x, self.grid, self.norm(self.pool(token)))

@@ -8,6 +8,8 @@ Deliberate differences from the reference code:
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from jaxtyping import Float
@@ -105,6 +107,7 @@ class CvT(Backbone):
             self.stages.append(Stack(blocks))
             self.grids.append(grid)
             width = dim
+        self.strides = list(accumulate(config.strides, mul))
         self.pool = MeanPool()
         self.dim = width
         self.head = self.make_head()
@@ -116,11 +119,18 @@ class CvT(Backbone):
         )
         return self.make_block(attention, dim, rate, norm=ChannelNorm)
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
         """Stages; nothing is normalised after the last block."""
         image = self.shifted(images)
         for embedding, stage, grid in zip(self.embeddings, self.stages, self.grids, strict=True):
             x = stage(embedding(image), weights=weights)
+            if intermediates is not None:
+                intermediates.append(x)
             image = x.transpose(1, 2).unflatten(2, grid)
         return Features(x, self.grid, self.pool(x))
 

@@ -250,9 +250,9 @@ class HCT(Backbone):
         self.mergings = nn.ModuleList([merging])
         self.dropout = nn.Dropout(config.dropout)
         self.stages = nn.ModuleList()
-        self.grids = [wide]
+        self.grids, self.strides = [wide], [config.patch_size]
         if config.narrow_depth:
-            self.grids = [narrow, wide]
+            self.grids, self.strides = [narrow, wide], [config.patch_size // 2, config.patch_size]
             self.positions = Positions(position, narrow, narrow_dim)
             first = rates[: config.narrow_depth]
             self.stages.append(self._stack(narrow_dim, config.narrow_heads, narrow, first))
@@ -271,6 +271,7 @@ class HCT(Backbone):
             )
             self.mergings.append(tail)
             self.stages.append(Stack())  # no attention on the smallest grid
+            self.strides.append(2 * config.patch_size)
             self.grids.append(config.grid_of(2 * config.patch_size))
         self.dim = tail_dim or dim
         self.norm = nn.LayerNorm(self.dim)
@@ -286,16 +287,27 @@ class HCT(Backbone):
             for rate in rates
         )
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
         """Stem, narrow stage, merging, wide stage, second merging, norm, pool."""
         x = self.tokenizer(self.shifted(images))
-        first, *others = self.mergings
-        narrow, wide = self.stages[0], self.stages[-len(self.mergings)]
+        stages, mergings = list(self.stages), list(self.mergings)
         if self.config.narrow_depth:
-            x = narrow(self.dropout(self.positions(x)), weights=weights)
-        x = wide(self.dropout(first(x)), weights=weights)
-        for merging in others:
+            x = stages.pop(0)(self.dropout(self.positions(x)), weights=weights)
+            if intermediates is not None:
+                intermediates.append(x)
+        if stages:  # a pruned model may end with the narrow one
+            x = stages[0](self.dropout(mergings[0](x)), weights=weights)
+            if intermediates is not None:
+                intermediates.append(x)
+        for merging in mergings[1:]:
             x = merging(x)
+            if intermediates is not None:
+                intermediates.append(x)
         x = self.norm(x)
         return Features(x, self.grid, self.pool(x))
 

@@ -85,6 +85,7 @@ class PiT(Backbone):
             blocks = [self._block(dim, num_heads) for _ in range(depth)]
             self.stages.append(Stack(blocks))
             self.grids.append(grid)
+        self.strides = [config.patch_size * 2**i for i in range(len(config.depths))]
         self.norm = nn.LayerNorm(dim)
         self.dim = dim
         self.head = self.make_head()
@@ -96,11 +97,18 @@ class PiT(Backbone):
         attention = Attention(dim, num_heads, **config.lsa, **config.dropouts)
         return self.make_block(attention, dim, config.drop_path)
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
         """Stages with pooling between them; the class token goes along."""
         x = self.dropout(self.positions(self.pool.prepend(self.tokenizer(images))))
         for pooling, stage in zip([nn.Identity(), *self.poolings], self.stages, strict=True):
             x = stage(pooling(x), weights=weights)
+            if intermediates is not None:
+                intermediates.append(x)
         x = self.norm(x)
         return Features(x[:, 1:], self.grid, self.pool(x))
 

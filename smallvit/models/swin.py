@@ -130,6 +130,7 @@ class Swin(Backbone):
             blocks = [self._block(dim, num_heads, grid, i, next(rates)) for i in range(depth)]
             self.stages.append(Stack(blocks))
             self.grids.append(grid)
+        self.strides = [config.patch_size * 2**i for i in range(len(config.depths))]
         self.norm = nn.LayerNorm(dim)
         self.pool = MeanPool()
         self.dim = dim
@@ -150,11 +151,18 @@ class Swin(Backbone):
         )
         return self.make_block(attention, dim, rate)
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
         """Stages with merging between them."""
         x = self.dropout(self.positions(self.tokenizer(images)))
         for merging, stage in zip([nn.Identity(), *self.mergings], self.stages, strict=True):
             x = stage(merging(x), weights=weights)
+            if intermediates is not None:
+                intermediates.append(x)
         normed = self.norm(x)
         return Features(x if self.shows_raw else normed, self.grid, self.pool(normed))
 

@@ -9,6 +9,8 @@ Deliberate differences from the reference code:
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
+from operator import mul
 from typing import Any, Self
 
 from jaxtyping import Float
@@ -168,15 +170,21 @@ class T2T(Backbone):
         )
         self.norm = nn.LayerNorm(dim)
         self.dim, self.grids = dim, config.grids
+        self.strides = list(accumulate((stride for _, stride, _ in config.splits), mul))
         self.head = self.make_head()
         self.apply(partial(init_linear, xavier=False))
         nn.init.trunc_normal_(self.pool.token, std=0.02)
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
         """Soft splits, blocks, norm, class token."""
         x = self.pool.prepend(self.tokenizer(self.shifted(images), weights=weights))
         x = self.dropout(self.positions(x))
-        x = self.norm(self.blocks(x, weights=weights))
+        x = self.norm(self.blocks(x, weights=weights, intermediates=intermediates))
         return Features(x[:, 1:], self.grid, self.pool(x))
 
     def attention_stages(self) -> list[Stage]:

@@ -24,6 +24,7 @@ from smallvit.models.build import make_config
 from smallvit.models.localize import attention_maps, localize
 from smallvit.models.names import MODELS, find_variant, list_models
 from smallvit.models.parameters import UNDECAYED
+from smallvit.models.timm_features import FeatureMaps
 from smallvit.sizes import Size
 
 __all__ = ["TimmModel", "attention_maps", "localize", "timm_name"]
@@ -38,10 +39,11 @@ _SPELLINGS = {
     "embed_dim": "dim",
     "window_size": "window",
 }
+_MODULE = vars(nn.Module()).keys()  # what torch keeps of every module
 _POOLS: dict[type[nn.Module], str] = {ClassToken: "token", SeqPool: "seq", MeanPool: "avg"}
 
 
-class TimmModel(Backbone):
+class TimmModel(FeatureMaps):
     """What timm asks of a model, on top of a family; it adds no parameter and renames none.
 
     Unlike ours, `forward_features` returns a tensor: the class token, if there is one, and the
@@ -100,10 +102,7 @@ class TimmModel(Backbone):
         Args:
             weights: A list to which every attention appends its weights, first layer first.
         """
-        features = super().forward_features(images, weights=weights)
-        if not self.num_prefix_tokens:
-            return features.tokens
-        return torch.cat([features.pooled[:, None], features.tokens], 1)
+        return self.joined(super().forward_features(images, weights=weights))
 
     def forward_head(self, x: Float[Tensor, "B N D"], pre_logits: bool = False) -> Tensor:
         """Pools and classifies; with `pre_logits` only pools."""
@@ -153,10 +152,50 @@ class TimmModel(Backbone):
 
     def resized(self, image_size: int | Size) -> "TimmModel":
         """This model for another image size: same weights, positions resampled to its grid."""
+        if self.pruned:
+            raise ValueError(
+                f"{self.name} was pruned to some of its features: build it for the image size "
+                "(`img_size=`), or resize it before it is pruned"
+            )
         new: Any = super().resized(image_size)
         new.drop_rate, new.global_pool = self.drop_rate, self.global_pool
         new.pretrained_cfg = new.default_cfg = _described(self.pretrained_cfg, new)
         return new
+
+    def set_input_size(
+        self, img_size: int | Size | None = None, patch_size: int | Size | None = None
+    ) -> None:
+        """Makes this model one for another image size, in place: see `resized`.
+
+        Parameters stay the same objects, which an optimiser may hold, but for positions and
+        relative biases whose number changes.
+
+        Args:
+            img_size: Height and width; one number means a square, None leaves the size.
+            patch_size: Refused: patches are part of the weights.
+        """
+        if patch_size is not None:
+            raise ValueError(
+                f"patch_size is {patch_size}: the patches of {self.name} are part of its weights; "
+                "build a model of another name"
+            )
+        if img_size is not None:
+            for part, new in zip(self.modules(), self.resized(img_size).modules(), strict=True):
+                _take_size(part, new)
+
+
+@torch.no_grad()
+def _take_size(part: nn.Module, new: nn.Module) -> None:
+    """Gives a part what depends on the image size in the same part of another model."""
+    resample: Any = getattr(part, "resampled", None)
+    for name in resample(new) if resample else ():
+        parameter, value = part.get_parameter(name), new.get_parameter(name)
+        if parameter.shape == value.shape:
+            parameter.copy_(value)
+        else:
+            setattr(part, name, value.requires_grad_(parameter.requires_grad))
+    part._buffers = new._buffers
+    part.__dict__ |= {key: value for key, value in vars(new).items() if key not in _MODULE}
 
 
 def _timm_class(family: type[Backbone]) -> type[TimmModel]:
@@ -223,29 +262,34 @@ def _fitted(state: dict[str, Tensor], model: TimmModel) -> dict[str, Tensor]:
     return body | head
 
 
-def _entry(name: str) -> Callable[..., TimmModel]:
+def _entry(name: str) -> Callable[..., nn.Module]:
     """The function timm's registry calls for a name."""
 
-    def entry(pretrained: bool = False, **kwargs: Any) -> TimmModel:
-        if kwargs.get("features_only"):
-            raise ValueError(
-                f"{timm_name(name)} has no features_only: forward_features returns its final "
-                "tokens, and attention_maps the weights of every layer"
-            )
+    def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         options: dict[str, Any] = {}
         for key, value in kwargs.items():
             option = _SPELLINGS.get(key, key)
             if option in options:
                 raise ValueError(f"{option} was passed twice, once as {key}")
             options[option] = value
-        model: TimmModel = build_model_with_cfg(
+        shown = {"feature_cls": "getter", "out_indices": None, **options.pop("feature_cfg", {})}
+        if options.get("features_only"):
+            shown["feature_cls"] = options.pop("feature_cls", shown["feature_cls"])
+        if shown["feature_cls"] != "getter":
+            raise ValueError(
+                f"feature_cls is {shown['feature_cls']!r}: {timm_name(name)} has 'getter' alone, "
+                "which returns maps"
+            )
+        model: Any = build_model_with_cfg(
             partial(_build, name),
             timm_name(name),
             pretrained,
             pretrained_filter_fn=_fitted,
+            feature_cfg=shown,
             **options,
         )
-        model.pretrained_cfg = model.default_cfg = _described(model.pretrained_cfg, model)
+        built = model.model if options.get("features_only") else model
+        model.pretrained_cfg = model.default_cfg = _described(model.pretrained_cfg, built)
         return model
 
     entry.__name__ = entry.__qualname__ = timm_name(name)

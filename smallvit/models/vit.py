@@ -144,7 +144,7 @@ class ViT(Backbone):
             for rate in drop_rates(config.drop_path, config.depth, ramp=config.ramp)
         )
         self.norm = norm(dim)
-        self.dim, self.grids = dim, [config.grid]
+        self.dim, self.grids, self.strides = dim, [config.grid], [config.stride]
         self.head = self.make_head()
         self.apply(partial(init_linear, xavier=config.init == "xavier"))
         if isinstance(self.pool, ClassToken) and config.init == "xavier":
@@ -155,11 +155,16 @@ class ViT(Backbone):
         for conv in convs if config.init == "compact" else ():
             nn.init.kaiming_normal_(conv.weight)
 
-    def encode(self, images: Float[Tensor, "B C H W"], weights: list[Tensor] | None) -> Features:
+    def encode(
+        self,
+        images: Float[Tensor, "B C H W"],
+        weights: list[Tensor] | None,
+        intermediates: list[Tensor] | None = None,
+    ) -> Features:
         """Tokenizer, blocks, norm, pool."""
         x = self.pool.prepend(self.tokenizer(self.shifted(images)))
         x = self.dropout(self.positions(x))
-        x = self.norm(self.blocks(x, weights=weights))
+        x = self.norm(self.blocks(x, weights=weights, intermediates=intermediates))
         return Features(x[:, self.pool.prefix :], self.grid, self.pool(x))
 
 
