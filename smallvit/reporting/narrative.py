@@ -8,6 +8,7 @@ from smallvit.reporting.facts import RunFacts
 from smallvit.runs import Run
 from smallvit.runs.card import short_of_folds
 from smallvit.text import counted, shown, some
+from smallvit.training.log import rounded_epoch
 
 _TIMES = 4  # validations below which there is no curve
 _FEW = 100  # validation images below which curves say little
@@ -61,8 +62,11 @@ def _about_training(facts: RunFacts) -> list[str]:
     steps = int(run.info.get("steps", last_step(facts)))
     if not steps:
         return ["It has not been trained yet."]
-    images = steps * run.config.loop.batch_size
-    epochs = counted(float(f"{images / max(counts.get('train', 1), 1):.3g}"), "epoch")
+    batch = run.config.loop.batch_size
+    images = steps * batch
+    # Of whole batches, as in the log and in --epochs.
+    passes = steps / max(counts.get("train", 1) // batch, 1)
+    epochs = counted(rounded_epoch(passes), "epoch")
     device = run.info.get("device", "an unknown device").replace("cpu", "a CPU")
     training = (
         f"It saw {counted(images, 'image')} in {counted(steps, 'step')} "
