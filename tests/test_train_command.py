@@ -283,6 +283,17 @@ def test_baselines_through_the_same_command(source, tmp_path, name):
     assert Run.open(out).model()(torch.zeros(1, 3, 16, 16)).shape == (1, 3)
 
 
+@pytest.mark.parametrize(
+    ("epoch", "shown"), [(18.9375, "18.9"), (0.125, "0.125"), (300.0, "300"), (1234.56, "1234.6")]
+)
+def test_epochs_are_shown_in_short(tmp_path, caplog, epoch, shown):
+    caplog.set_level("INFO", "smallvit")
+    log = Log(Run(tmp_path, RunConfig(), {}), steps=10)
+    log.show_interval(epoch, {"loss": 1.0}, {}, 100.0, 12)
+    log.close()
+    assert f"epoch {shown} · loss 1.000" in caplog.text
+
+
 def test_lines_stand_above_the_bar(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     log = Log(Run(tmp_path, RunConfig(), {}), steps=10)

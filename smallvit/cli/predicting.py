@@ -1,7 +1,9 @@
 """`smallvit explain`, `predict`, `export` and `serve`: a trained model at work."""
 
 import math
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +12,14 @@ import typer
 from smallvit.cli.app import app, refusal
 from smallvit.cli.evaluating import RunFolder
 from smallvit.cli.terminal import say
-from smallvit.formats import FORMATS, TRUST, sources
+from smallvit.formats import FORMATS, TRUST, format_of, sources
 from smallvit.text import counted, shown
 
 _IMAGES = (
     "Images, folders of them at any depth, patterns, and - for a list on standard input, one path "
     "per line."
 )
+_MANY = 3  # images from which a command is shown without their names
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 _Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 
@@ -41,8 +44,9 @@ def explain(
     """
     from smallvit.explaining.probes import about_field
     from smallvit.explaining.sheets import explain_files
-    from smallvit.runs.folder import Run
+    from smallvit.runs.folder import Run, is_run
 
+    _refuse_swapped("explain", str(run), images, is_run)
     opened = Run.open(run)
     if field := about_field(opened.model(), opened.image_size):
         say(field)
@@ -84,6 +88,7 @@ def predict(
 
     if out is not None:
         check_output(out)
+    _refuse_swapped("predict", source, paths, _is_model)
     predictor = Predictor.open(source, device, trust=trust)
     top = min(top, len(predictor.classes))
     progress = out is not None and sys.stderr.isatty()
@@ -102,6 +107,33 @@ def predict(
         say(f"{failed:,} of {count:,} could not be predicted", err=True)
     if failed == count:
         raise typer.Exit(1)
+
+
+def _refuse_swapped(
+    command: str, source: str, paths: list[str], is_model: Callable[[Path], bool]
+) -> None:
+    """Refuses images where the model is expected, if one of the images is a model."""
+    models = [] if is_model(Path(source)) else [path for path in paths if is_model(Path(path))]
+    if not models:
+        return
+    images = [source, *(path for path in paths if path != models[0])]
+    words = ["smallvit", command, models[0], *(images if len(images) < _MANY else ["IMAGES"])]
+    raise refusal(
+        f"{shown(source)} is not a model, {shown(models[0])} is: the model comes first: "
+        f"{shown(shlex.join(words))}"
+    )
+
+
+def _is_model(path: Path) -> bool:
+    """Whether `Predictor.open` would find a model there."""
+    try:
+        if format_of(path) is not None:
+            return True
+        from smallvit.runs.folder import is_run  # needs PyTorch, which an exported file does not
+
+        return is_run(path)
+    except (ValueError, OSError):  # another file
+        return False
 
 
 @app.command()

@@ -301,8 +301,8 @@ def _flips(view: View) -> Iterator[Finding]:
         yield Finding(
             level="hint",
             code="flip",
-            message=f"a flip may change the class: {why}. Train without horizontal flips unless "
-            "left and right mean nothing here.",
+            message=f"a flip may change the class: {why}. Train without horizontal flips "
+            "(--set augment.flip=0) unless left and right mean nothing here.",
         )
 
 

@@ -39,8 +39,8 @@ def main(paths: list[str], top: int = 5) -> int:
             (shares,) = session.run(["probabilities"], {"images": read(path)[None]})
             best = np.argsort(-shares[0], kind="stable")[:top]
             words = [f"{classes[k]} {100 * shares[0][k]:.1f} %" for k in best]
-        except (ValueError, OSError) as error:
-            failed, words = failed + 1, [f"error: {error}"]
+        except (ValueError, OSError) as error:  # Pillow's may name the buffer: that is left out
+            failed, words = failed + 1, [f"error: {str(error).partition(' <_io.')[0]}"]
         sys.stdout.write("\t".join([path, *words]) + "\n")
     return failed
 

@@ -249,12 +249,22 @@ class Attention(MultiHead):
         """
         if context is None:
             return self.dropout(self.proj(self.mix_packed(self.qkv(x), weights)))
-        inner = self.num_heads * self.head_dim
-        weight, bias = self.qkv.weight, self.qkv.bias
-        q_bias, kv_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
-        (q,) = self.split(F.linear(x, weight[:inner], q_bias), 1)
-        k, v = self.split(F.linear(context, weight[inner:], kv_bias), 2)
+        q, kv = self._project(x, context)
+        (q,), (k, v) = self.split(q, 1), self.split(kv, 2)
         return self.dropout(self.proj(self.mix_values(q, k, v, weights)))
+
+    def _project(self, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries of `x`; keys and values of `context`.
+
+        Only the rows of the weight that are needed are used, unless the layer is wrapped, replaced
+        or has hooks: then it is called as a whole, so that nothing of what it does is lost.
+        """
+        inner, qkv = self.num_heads * self.head_dim, self.qkv
+        if type(qkv) is not nn.Linear or qkv._forward_hooks or qkv._forward_pre_hooks:
+            return qkv(x)[..., :inner], qkv(context)[..., inner:]
+        weight, bias = qkv.weight, qkv.bias
+        q_bias, kv_bias = (None, None) if bias is None else (bias[:inner], bias[inner:])
+        return F.linear(x, weight[:inner], q_bias), F.linear(context, weight[inner:], kv_bias)
 
 
 class LSA(Attention):

@@ -8,6 +8,7 @@ from smallvit.reporting.facts import RunFacts
 from smallvit.runs import Run
 from smallvit.runs.card import short_of_folds
 from smallvit.text import counted, shown, some
+from smallvit.training.log import rounded_epoch
 
 _TIMES = 4  # validations below which there is no curve
 _FEW = 100  # validation images below which curves say little
@@ -37,6 +38,11 @@ def last_step(facts: RunFacts) -> int:
     return max((int(line["step"]) for line in facts.log), default=0)
 
 
+def epochs_of(run: Run, steps: int) -> float:
+    """The epochs of that many steps; one has whole batches only, as in the log and in --epochs."""
+    return steps / max(run.info["data"]["counts"].get("train", 0) // run.config.loop.batch_size, 1)
+
+
 def about_run(facts: RunFacts) -> list[str]:
     """Model, data and training, one sentence each."""
     run, data = facts.run, facts.run.info["data"]
@@ -62,7 +68,7 @@ def _about_training(facts: RunFacts) -> list[str]:
     if not steps:
         return ["It has not been trained yet."]
     images = steps * run.config.loop.batch_size
-    epochs = counted(float(f"{images / max(counts.get('train', 1), 1):.3g}"), "epoch")
+    epochs = counted(rounded_epoch(epochs_of(run, steps)), "epoch")
     device = run.info.get("device", "an unknown device").replace("cpu", "a CPU")
     training = (
         f"It saw {counted(images, 'image')} in {counted(steps, 'step')} "
@@ -127,12 +133,11 @@ def advise(run: Run) -> str:
 
 def _unvalidated(run: Run, train: list[float], times: int, images: int) -> str:
     """What can be said without validation: only that a training was short, or how to find out."""
-    seen = run.info.get("steps", 0) * run.config.loop.batch_size
-    passes = seen / max(run.info["data"]["counts"].get("train", 0), 1)
+    passes = epochs_of(run, run.info.get("steps", 0))
     if 0 < passes < _PASSES and train and train[-1] < _LEARNED:
         return (
-            f"It was a short training: every image was seen {passes:.2g} times. More time may well "
-            "bring more (--minutes or --epochs), though too little was validated to show it."
+            f"It was a short training of {counted(rounded_epoch(passes), 'epoch')}. More time may "
+            "well bring more (--minutes or --epochs), though too little was validated to show it."
         )
     why = "there were no validation images"
     if images:

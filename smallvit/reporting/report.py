@@ -1,6 +1,7 @@
 """`report`: the page, rendered and written."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,7 +195,7 @@ def _environment() -> "Environment":
         "shown": shown,
         "percent": lambda value: f"{100 * value:.1f}\u00a0%",
         "number": lambda value: f"{value:,}",
-        "together": lambda text: text.replace(" %", "\u00a0%"),
+        "together": lambda text: re.sub(r" (?=%)|(?<=\bp) (?=[<\d])", "\u00a0", text),
         "short": lambda name: name if len(name) <= _LONG else f"{name[: _LONG - 1]}…",
         "duration": duration,
         "points": points,

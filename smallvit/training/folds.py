@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,11 +69,11 @@ def train_folds(
     count, name = config.data.folds, config.model.name
     started = clock() if started is None else started
     world = join_world(config.loop.device)
-    if out:
-        folder = Path(out)
-    else:
-        source = Path(config.data.source).name
-        folder = new_folder(source, f"{name}-{count}-folds")
+    source = Path(config.data.source).name
+    folder = Path(out) if out else new_folder(source, f"{name}-{count}-folds")
+    existed = bool(out) and folder.exists()
+    parents = [path for path in folder.parents if not path.exists()]
+    if not out:
         # Created at once: another command may take the next number.
         while world.leads and not _created(folder):
             folder = new_folder(source, f"{name}-{count}-folds")
@@ -82,7 +83,12 @@ def train_folds(
             check_writable(folder)
             folder.mkdir(parents=True, exist_ok=True)
             write_bytes(folder / CONFIG, config.to_yaml().encode())
-    return _train_missing(folder, config, command, shown=shown, started=started, clock=clock)
+    try:
+        return _train_missing(folder, config, command, shown=shown, started=started, clock=clock)
+    except Exception:
+        if world.leads and not any(folder.glob(f"*/{INFO}")):
+            _remove(folder, parents if existed else [folder, *parents])
+        raise
 
 
 def _created(folder: Path) -> bool:
@@ -91,6 +97,14 @@ def _created(folder: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _remove(folder: Path, made: list[Path]) -> None:
+    """Removes what a command made that was refused before any training: the name stays free."""
+    with suppress(OSError):  # the refusal matters more, and others may use the parents by now
+        (folder / CONFIG).unlink()
+        for path in made:
+            path.rmdir()
 
 
 def config_of_folds(folder: str | os.PathLike[str]) -> RunConfig | None:

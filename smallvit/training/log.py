@@ -30,6 +30,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rounded % 60:02d}" if hours else f"{minutes}:{rounded % 60:02d}"
 
 
+def rounded_epoch(epoch: float) -> float:
+    """An epoch as terminal and report show it: 18.9 or 0.125."""
+    return round(epoch, 1 if epoch >= 1 else 3)
+
+
 class Log:
     """log.jsonl always; a bar on a terminal, one line per interval elsewhere; others if wanted.
 
@@ -166,7 +171,9 @@ class Log:
         if self._bar is not None:
             self._bar.update(self._task, numbers=" · ".join(words), refresh=True)
         else:
-            self.tell(" · ".join([f"epoch {epoch:g}", *words, f"{duration(left)} left"]))
+            self.tell(
+                " · ".join([f"epoch {rounded_epoch(epoch):g}", *words, f"{duration(left)} left"])
+            )
 
     def close(self) -> None:
         """Closes everything."""

@@ -137,12 +137,12 @@ def _end_interval(training: Training, since: tuple[int, float], lr: float) -> No
     if not math.isfinite(means["loss"]):
         raise NonFiniteError(progress.step - 1)
     steps = max(progress.step - first, 1)
-    epoch = round(progress.step / training.loader.steps_per_epoch, 3)
+    epoch = progress.step / training.loader.steps_per_epoch
     speed = round(config.loop.batch_size * steps / max(seconds, 1e-9), 1)
     training.log.write(
         "train",
         step=progress.step,
-        epoch=epoch,
+        epoch=round(epoch, 3),
         images=progress.step * config.loop.batch_size,
         lr=lr,
         **means,

@@ -172,6 +172,7 @@ def test_flips_change_digits_and_not_photos(
     report = audit(load_data(tmp_path / "digits.npz"))
     assert report.flips_matter
     assert "more of the images" in message(report, "flip")
+    assert "--set augment.flip=0" in message(report, "flip")
     report = audit(load_data(tmp_path / "photos.npz"))
     assert not report.flips_matter
 

@@ -159,6 +159,13 @@ def test_the_script_beside_the_model(run: Run, tmp_path: Path) -> None:
     expected = [f"{CLASSES[k]} {100 * shares[k]:.1f} %" for k in np.argsort(-shares)]
     assert path == str(tmp_path / "a.png")
     assert predictions == expected
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"not an image")
+    done = blocked({"torch", "smallvit"}, code, script, broken, tmp_path / "a.png")
+    assert done.returncode == 1, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.split("\t") == [str(broken), "error: cannot identify image file"]
+    assert second.split("\t")[1:] == expected
 
 
 def test_an_older_torch_gets_a_sentence(run: Run, tmp_path: Path) -> None:

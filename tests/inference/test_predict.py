@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -291,6 +292,19 @@ def test_the_command(run: Run, photos: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["predict", str(run.folder), str(broken)])
     assert done.exit_code == 1
     assert done.stdout == f"{broken}\terror: the file is empty\n"
+
+
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_images_before_the_model_are_told_the_right_command(
+    run: Run, photos: Path, command: str
+) -> None:
+    files = [f"{photos}/ash/000{number}.jpg" for number in range(4)]
+    for images, shown in ((files[:1], files[:1]), (files, ["IMAGES"]), ([photos], [photos])):
+        words = [command, *map(str, images), str(run.folder)]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        right = shlex.join(["smallvit", command, str(run.folder), *map(str, shown)])
+        assert done.stderr.endswith(f"the model comes first: {right}\n")
 
 
 def test_bad_input_to_the_command_is_a_sentence(run: Run, tmp_path: Path) -> None:

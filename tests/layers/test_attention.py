@@ -61,6 +61,44 @@ def test_attention_to_a_context():
     assert_equal(module(x, context), expected)
 
 
+class Doubled(torch.nn.Module):
+    """A wrapper of a layer, as adapters are."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return 2 * self.layer(x)
+
+
+def test_a_wrapped_projection_is_called_with_and_without_a_context():
+    module = scramble(Attention(12, 3, qkv_bias=True))
+    x, context = noise(2, 1, 12), noise(2, 7, 12, seed=2)
+    plain = module(x, context)
+    doubled = scramble(Attention(12, 3, qkv_bias=True))
+    with torch.no_grad():
+        doubled.qkv.weight.mul_(2)
+        doubled.qkv.bias.mul_(2)
+    expected = doubled(x, context)
+    assert not torch.allclose(plain, expected)
+    module.qkv = Doubled(module.qkv)
+    torch.testing.assert_close(module(x, context), expected)
+
+
+def test_hooks_of_the_projection_run_with_a_context():
+    module = scramble(Attention(12, 3, qkv_bias=True))
+    x, context = noise(2, 1, 12), noise(2, 7, 12, seed=2)
+    plain, seen = module(x, context), []
+    first = module.qkv.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape))
+    then = module.qkv.register_forward_hook(lambda _, given, out: seen.append(out.shape))
+    torch.testing.assert_close(module(x, context), plain)
+    assert seen == [(2, 1, 12), (2, 1, 36), (2, 7, 12), (2, 7, 36)]
+    first.remove()
+    then.remove()
+    assert torch.equal(module(x, context), plain)
+
+
 @pytest.mark.parametrize(("temperature", "masked"), HALVES)
 @pytest.mark.parametrize("grid", [(4, 6), (2, 4), (2, 2), (6, 6)])
 @pytest.mark.parametrize("shifted", [False, True])

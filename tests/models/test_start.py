@@ -1,9 +1,12 @@
 """How the weights start, where a paper or its code says so."""
 
+import re
+
 import pytest
 import torch
 
-from smallvit import create_model
+from smallvit import create_model, list_models
+from tests.test_house import ROOT
 
 
 def build(name):
@@ -94,6 +97,35 @@ def test_patches_of_compact_transformers_start_kaiming_normal(name):
     assert std(build(name).tokenizer.proj.weight) == pytest.approx((2 / 48) ** 0.5, rel=0.05)
 
 
+def test_vit_base_starts_narrow_and_drops_nothing():
+    with torch.device("cpu"):
+        model = create_model("vit_base_p16", num_classes=3, image_size=224, depth=1)
+    assert std(model.blocks[0].mlp.fc1.weight) == pytest.approx(0.02, rel=0.05)
+    assert not model.blocks[0].attention.qkv.bias.any()
+    assert std(model.tokenizer.proj.weight) == pytest.approx(uniform(3 * 16 * 16), rel=0.05)
+    assert std(model.positions.table) == pytest.approx(0.02, rel=0.05)
+    assert not model.pool.token.any()
+    dropouts = [part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)]
+    assert not any([*dropouts, model.blocks[0].attention.attn_dropout])
+
+
+def test_every_published_family_has_a_row_in_the_documentation():
+    text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    text = text.partition("## How weights start")[2]
+    families = {
+        name
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
+    missing = {
+        name
+        for name in list_models()
+        if not any(name == family or name.startswith(f"{family}_") for family in families)
+    }
+    assert missing == set(list_models("hct*"))  # our own, of which the page says it elsewhere
+
+
 def test_queries_of_cait_start_apart_from_keys_and_values():
     model = build("cait_24_p4")
     for block in (model.blocks[3], model.class_blocks[0]):
@@ -111,6 +143,7 @@ def test_queries_of_cait_start_apart_from_keys_and_values():
         ("swin_tiny_p2", 0.0, 0.1, 32),
         ("t2t_12", 0.0, 0.1, 32),
         ("cct_7_3x1", 0.0, 0.1, 32),
+        ("vit_base_p16", 0.0, 0.0, 224),
         ("swin_t", 0.0, 0.2, 224),
         ("t2t_14", 0.0, 0.0, 224),
         ("cvt_13", 0.0, 0.0, 224),

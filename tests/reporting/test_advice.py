@@ -44,14 +44,17 @@ def test_what_the_curves_say(tmp_path, val, train, images, word):
 
 
 @pytest.mark.parametrize(
-    ("steps", "short"), [(None, False), (100, True), (194, True), (196, False), (9_000, False)]
+    ("steps", "short"),
+    [(None, False), (100, True), (194, True), (195, False), (196, False), (9_000, False)],
 )
 def test_a_short_training_is_said_where_nothing_else_can_be(tmp_path, steps, short):
-    """5,000 images in batches of 128: five passes are 195.3 steps."""
+    """5,000 images in batches of 128: five epochs of 39 whole batches are 195 steps."""
     run = run_with(tmp_path, RISING[:3], RISING[:3])
     if steps:
         run.info["steps"] = steps
     assert ("short training" in advise(run)) == short
+    if steps == 100:
+        assert "a short training of 2.6 epochs." in advise(run)
     assert "too little was validated" in advise(run).lower()
     run = run_with(tmp_path, RISING[:3], [0.5, 0.8, 0.95])
     run.info["steps"] = 100  # of images that it knows already

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from smallvit.reporting import report
+from smallvit.reporting.report import sheet_page
+from smallvit.reporting.sheet import Cell, Sheet, Table
 from smallvit.runs import Run
 from tests.browser import needs_browser, open_browser, requests
 from tests.browser import show as show_url
@@ -93,6 +95,31 @@ def test_what_is_wider_than_a_phone_fades_at_its_edge(
     assert any(wide for wide, _ in fades)
     assert all((fade > 0) == wide for wide, fade in fades)
     assert all(fade == 0 for _, fade in browser.execute_async_script(FADES, True))
+
+
+def test_metrics_fit_a_phone(browser: Any, pages: dict[str, Path]) -> None:
+    show(browser, pages["plain"], width=390)
+    part = "document.querySelector('#metrics ~ .scroll')"
+    assert browser.execute_script(f"return {part}.scrollWidth <= {part}.clientWidth")
+
+
+def sheet(columns: tuple[str, ...], *cells: str) -> str:
+    table = Table(title="Ours", columns=columns, rows=(tuple(Cell(text=text) for text in cells),))
+    return sheet_page(Sheet(title="A sheet", lead=("chance, p 0.24; 5 %",), tables=(table,)))
+
+
+def test_models_keep_their_names_and_a_heading_without_words_is_no_button(
+    browser: Any, tmp_path: Path
+) -> None:
+    columns = ("", *(f"column {number}" for number in range(14)))
+    page = tmp_path / "sheet.html"
+    page.write_text(sheet(columns, "vit_lite_2_p4", *["0.123456"] * 14), encoding="utf-8")
+    show(browser, page, width=1200)
+    assert len(browser.find_elements("css selector", "table thead button")) == 14
+    name = browser.find_element("css selector", "tbody th bdi")
+    assert name.size["height"] < 25
+    lead = browser.find_element("css selector", ".lead").get_property("textContent")
+    assert lead == "chance, p\u00a00.24; 5\u00a0%"
 
 
 def test_it_fits_paper(browser: Any, pages: dict[str, Path]) -> None:

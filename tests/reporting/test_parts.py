@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,10 @@ from PIL import Image
 
 from smallvit.evaluation import Predictions, measure
 from smallvit.reporting.charts import (
+    Chart,
+    Dot,
     Frame,
+    Series,
     compact,
     curves,
     round_numbers,
@@ -28,6 +32,8 @@ from smallvit.reporting.images import (
 )
 from smallvit.reporting.matrix import order_classes
 from smallvit.reporting.narrative import caveats, duration
+from smallvit.reporting.report import sheet_page
+from smallvit.reporting.sheet import Sheet
 from smallvit.runs import Run, RunConfig
 
 PREDICTIONS = Predictions(
@@ -121,6 +127,16 @@ def test_curves_are_the_log(run: Run) -> None:
     assert len(alone.series) == 1
     assert not alone.rules
     assert curves(run, []) == []
+
+
+def test_lines_after_the_eighth_look_like_no_other() -> None:
+    dots = (Dot(x=1, y=1, label=""),)
+    series = tuple(Series(label="", style=n, line="0,0", dots=dots) for n in range(16))
+    axes: dict[str, Any] = {"x_label": "", "x_ticks": (), "y_ticks": ()}
+    chart = Chart(title="", description="", series=series, **axes)
+    page = sheet_page(Sheet(title="", lead=(), charts=(chart,)))
+    samples = re.findall(r'<li><svg viewBox="0 0 30 12".*?</svg>', page, re.DOTALL)
+    assert len(samples) == len(set(samples)) == 16
 
 
 def test_temperatures_have_one_dot_per_head() -> None:

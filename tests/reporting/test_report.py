@@ -64,6 +64,13 @@ def test_numbers_are_those_of_evaluate(run: Run, page: Page) -> None:
         assert found.per_class[row].support == support
 
 
+def test_epochs_are_counted_and_shown_as_in_the_log(run: Run, page: Page) -> None:
+    assert run.info["data"]["counts"]["train"] % run.config.loop.batch_size
+    last = [line["epoch"] for line in run.log() if line["kind"] == "train"][-1]
+    assert last == 3
+    assert "in 6 steps (3 epochs)" in page.words
+
+
 def check_alone(page: Page) -> None:
     """Nothing comes from elsewhere, and no code runs but ours."""
     assert len(page.html.encode()) < 5_000_000

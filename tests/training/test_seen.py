@@ -70,6 +70,16 @@ def test_folds_do_not_start_from_what_was_trained_on_them(first, images, tmp_pat
         train_folds(after(first, images, "data.folds=2"), out=tmp_path / "folds", shown=False)
 
 
+@pytest.mark.parametrize("out", ["folds", "new/folds", "empty", None])
+def test_nothing_is_left_of_folds_that_were_refused(first, images, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="with --folds every image is tested"):
+        train_folds(after(first, images, "data.folds=2"), out=out, shown=False)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_evaluating_on_training_images_says_so(first, images, tmp_path, logged):
     smallvit.evaluate(first)
     assert "trained on" not in logged()

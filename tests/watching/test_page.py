@@ -114,6 +114,27 @@ def test_hostile_folders_on_a_phone(page, tmp_path, dark):
 
 
 @needs_browser
+def test_ticks_differ_and_names_stay_in_sight_on_a_phone(page, tmp_path):
+    run = write_run(tmp_path / "level", 0)
+    for step, loss in ((10, 2.3012), (20, 2.3009)):
+        line = {"kind": "train", "step": step, "images": 32 * step, "loss": loss, "seconds": 1.0}
+        with (run / "log.jsonl").open("a") as log:
+            log.write(json.dumps(line) + "\n")
+    with locked(run / "lock"), watching(tmp_path, now=lambda: run.stat().st_mtime) as address:
+        show(page, f"{address}/", width=360)
+        until(lambda: page.find_elements("css selector", "article svg"))
+        ticks = (
+            "return [...document.querySelectorAll('svg [text-anchor=end]')].map(t => t.textContent)"
+        )
+        labels = [label for label in page.execute_script(ticks) if "images" not in label]
+        assert len(labels) == len(set(labels)) == 3
+        page.execute_script("const all = document.querySelector('.scroll'); all.scrollLeft = 999")
+        left = "return document.querySelector('#rows td').getBoundingClientRect().left"
+        assert page.execute_script(left) >= 0
+    page.get("about:blank")
+
+
+@needs_browser
 def test_a_server_that_is_gone(page, tmp_path):
     with watching(tmp_path) as address:
         show(page, f"{address}/")

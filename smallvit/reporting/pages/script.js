@@ -5,6 +5,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   const collator = new Intl.Collator(undefined, { numeric: true });
   headings.forEach((heading, column) => {
+    if (!heading.textContent.trim()) return; // nothing to press
     const button = document.createElement("button");
     button.type = "button";
     button.append(...heading.childNodes);

@@ -64,10 +64,14 @@
     const lasts = Object.entries(lines).map(([kind, each]) => `${kind === "val" ? "validation" : "training"} ${text(each[each.length - 1][1])}`);
     const label = `${name}: ${lasts.join(", ")}`;
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+    const unit = name === "accuracy" ? 100 : 1;
+    // As many digits as tell the lines apart.
+    const digits = Math.max(0, Math.ceil(-Math.log10(0.4 * unit * (highest - lowest))));
+    const tick = (value) => (name === "accuracy" ? `${(100 * value).toFixed(digits)} %` : digits ? value.toFixed(digits) : compact(value));
     for (const share of [0.1, 0.5, 0.9]) {
       const value = lowest + share * (highest - lowest);
       svg.append(draw("line", { x1: left, x2: width - right, y1: y(value), y2: y(value) }));
-      svg.append(draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, name === "accuracy" ? `${Math.round(100 * value)} %` : compact(value)));
+      svg.append(draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, tick(value)));
     }
     svg.append(draw("text", { x: left, y: height - 8 }, "0"));
     svg.append(draw("text", { x: width - right, y: height - 8, "text-anchor": "end" }, `${compact(most)} images seen`));
