@@ -58,10 +58,11 @@ def test_curves_become_a_figure_and_a_table(tmp_path, monkeypatch):
 
 def test_the_repository_keeps_results_as_data():
     results = read_results(ROOT / "results")
-    found = {result.row: result for result in results if result.row}
-    assert set(found) <= {row.key for row in rows()}
-    assert round(100 * found["cifar100/sl-vit"].mean, 1) == 76.2
-    assert round(100 * found["cifar100/cct-7-3x1"].mean, 1) == 80.5
+    assert {result.row for result in results if result.row} <= {row.key for row in rows()}
+    found = {result.row or result.title: result for result in results}
+    # Older recipes under the rows' names: the rows themselves are to be run with those of today.
+    assert round(100 * found["cifar100/sl-vit before f39076e"].mean, 1) == 76.2
+    assert round(100 * found["cifar100/cct-7-3x1 before f39076e"].mean, 1) == 80.5
     seen = {row.key: row.images_seen for row in rows()}
     for result in results:
         assert result.row is None or result.images_seen == seen[result.row]
