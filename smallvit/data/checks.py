@@ -302,7 +302,7 @@ def _flips(view: View) -> Iterator[Finding]:
             level="hint",
             code="flip",
             message=f"a flip may change the class: {why}. Train without horizontal flips "
-            "(--set augment.flip=0) unless left and right mean nothing here.",
+            "(smallvit train --set augment.flip=0) unless left and right mean nothing here.",
         )
 
 
