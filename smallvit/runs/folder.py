@@ -222,10 +222,9 @@ class Run:
                     "parameters": info.get("parameters"),
                     "steps": info.get("steps"),
                     "counts": data.get("counts", {}),
-                    **({"folds": crossed["folds"]} if crossed else {}),
                     **(
-                        {"steps_of_folds": info["steps_of_folds"]}
-                        if "steps_of_folds" in info
+                        {"folds": crossed["folds"], "steps_of_folds": info.get("steps_of_folds")}
+                        if crossed
                         else {}
                     ),
                 },

@@ -263,8 +263,9 @@ def test_muon_and_batch_norm_are_resumed_too(data, tmp_path, precision):
 
 
 def test_a_finished_run_is_not_resumed(whole):
-    with pytest.raises(ValueError, match="is finished; there is nothing to resume"):
+    with pytest.raises(ValueError, match="is finished; there is nothing to resume") as refused:
         resume(whole.folder, shown=False)
+    assert f"train DATA --pretrained {whole.folder}" in str(refused.value)
 
 
 def test_the_config_may_be_given_again_but_not_changed(data, tmp_path):

@@ -4,9 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import smallvit
+from smallvit.cli import app
 from smallvit.reporting import report
+from smallvit.runs import Run
 from smallvit.training import train
 from smallvit.training.folds import train_folds
 from tests.training.makers import make_images, tiny
@@ -50,6 +53,16 @@ def test_test_images_that_the_start_has_learned_from_are_counted(first, images, 
     assert train(third, out=tmp_path / "third", shown=False).info["seen_before"] == count
 
 
+def test_the_command_says_it_beside_the_accuracy(first, images, tmp_path):
+    config, out = after(first, images, "data.seed=1", "data.val=0"), tmp_path / "second"
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    words = ["train", "-c", str(tmp_path / "config.yaml"), "--out", str(out)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    count = Run.open(out).info["seen_before"]
+    assert f"the start had learned from {count} of these images" in " ".join(done.output.split())
+
+
 def test_the_same_test_images_are_no_concern(first, images, tmp_path):
     run = train(after(first, images), out=tmp_path / "second", shown=False)
     assert run.info["seen_before"] == 0
@@ -91,7 +104,7 @@ def test_an_unfinished_run_is_used_with_a_warning(first, images, tmp_path, logge
     smallvit.Predictor.open(first.folder)
     assert "not finished" not in logged()
     shutil.copytree(first.folder, tmp_path / "part")
-    smallvit.runs.Run.open(tmp_path / "part").note(status="interrupted", step=1)
+    Run.open(tmp_path / "part").note(status="interrupted", step=1)
     for use in (smallvit.Predictor.open, smallvit.evaluate, smallvit.export):
         before = len(logged())
         use(tmp_path / "part")
