@@ -35,7 +35,7 @@ import torch
 from smallvit.data import Dataset, load_data
 from smallvit.files import write_json
 from smallvit.recipes import plan
-from smallvit.runs.config import changes_of, layered
+from smallvit.runs.changes import changes_of, layered
 from smallvit.training import train
 
 KINDS = ("1:10", "1:100", "one")

@@ -28,7 +28,7 @@ from smallvit.config_io import nested
 from smallvit.recipes import plan
 from smallvit.recipes.recipes import pretraining
 from smallvit.runs import Run
-from smallvit.runs.config import changes_of, layered
+from smallvit.runs.changes import changes_of, layered
 from smallvit.training import resume, train
 
 ARMS = ("scratch", "begun")

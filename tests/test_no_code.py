@@ -35,7 +35,7 @@ from smallvit.formats import format_of
 from smallvit.inference import Card, Predictor, Row, predict, write_rows
 from smallvit.models.build import make_model
 from smallvit.runs import Run, RunConfig
-from smallvit.runs.config import changes_of, read_changes
+from smallvit.runs.changes import changes_of, read_changes
 from smallvit.server import Limits
 from smallvit.transfer.start import start_from
 from tests import hostile

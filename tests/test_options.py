@@ -14,7 +14,8 @@ from smallvit.cli.options import AUDIT, OPTIONS, Option, requested, with_options
 from smallvit.config_io import field_at
 from smallvit.losses.drloc import Mode
 from smallvit.runs import Run
-from smallvit.runs.config import LoopConfig, LossConfig, RunConfig, read_changes
+from smallvit.runs.changes import read_changes
+from smallvit.runs.config import LoopConfig, LossConfig, RunConfig
 
 DATA = Path(__file__).parent.parent / "smallvit" / "data"
 

@@ -247,7 +247,7 @@ def reproduce(
 def _settings(
     context: typer.Context, options: tuple[Any, ...], changes: list[str] | None
 ) -> dict[str, Any]:
-    from smallvit.runs.config import changes_of, layered
+    from smallvit.runs.changes import changes_of, layered
 
     return layered(requested(context, options), changes_of(changes or []))
 

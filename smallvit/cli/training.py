@@ -54,7 +54,8 @@ def train(
     from smallvit.config_io import leaf
     from smallvit.data.cache import programs
     from smallvit.recipes import plan
-    from smallvit.runs.config import LoopConfig, RunConfig, changes_of, layered, read_changes
+    from smallvit.runs.changes import changes_of, layered, read_changes
+    from smallvit.runs.config import LoopConfig, RunConfig
     from smallvit.training.compiling import load_compiler
     from smallvit.training.distributed import join_world
 
@@ -132,7 +133,7 @@ def pretrain(
     from smallvit.devices import choose_device
     from smallvit.recipes import plan
     from smallvit.recipes.recipes import pretraining
-    from smallvit.runs.config import changes_of, layered
+    from smallvit.runs.changes import changes_of, layered
 
     settings = layered(requested(context, _PRETRAINING), changes_of(changes or []))
     if choose_device(leaf(settings, "loop.device") or "auto").type == "cpu":

@@ -15,7 +15,7 @@ from smallvit.recipes import Plan, plan
 from smallvit.reporting.charts import Chart, Point
 from smallvit.reporting.comparing import points
 from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
-from smallvit.runs.config import BUDGET
+from smallvit.runs.changes import BUDGET
 from smallvit.text import counted, shown, some
 
 PRETRAINED, DRLOC = "pretrained:", "+drloc"

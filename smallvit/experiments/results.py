@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from smallvit.config_io import differences, from_plain, to_plain
 from smallvit.evaluation import Estimate
 from smallvit.files import read_json, write_json
-from smallvit.runs.config import RunConfig, upgrade
+from smallvit.runs.changes import upgrade
+from smallvit.runs.config import RunConfig
 
 FORMAT = 1
 

@@ -11,7 +11,8 @@ import numpy as np
 from smallvit.augment.config import AugmentConfig
 from smallvit.config_io import leaf
 from smallvit.data import Audit, Dataset
-from smallvit.runs.config import BUDGET, RunConfig
+from smallvit.runs.changes import BUDGET
+from smallvit.runs.config import RunConfig
 from smallvit.sizes import Size
 from smallvit.transfer.inputs import Inputs
 

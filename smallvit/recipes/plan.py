@@ -16,7 +16,8 @@ from smallvit.pages import html_table
 from smallvit.recipes.facts import Choice, Facts
 from smallvit.recipes.recipes import ADDITIONS, RECIPES
 from smallvit.recipes.speed import INFERENCE, cost, measure_speed, rate_of
-from smallvit.runs.config import RunConfig, layered
+from smallvit.runs.changes import layered
+from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import Run
 from smallvit.text import counted, nearest

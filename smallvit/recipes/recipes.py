@@ -10,6 +10,7 @@ from smallvit.augment.config import PRESETS, PresetName
 from smallvit.models.names import parse_name
 from smallvit.recipes.auto import auto
 from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
+from smallvit.runs.changes import layered
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -18,7 +19,6 @@ from smallvit.runs.config import (
     OptimConfig,
     RunConfig,
     ScheduleConfig,
-    layered,
 )
 
 

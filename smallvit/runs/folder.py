@@ -21,9 +21,10 @@ from smallvit.data import Dataset, Samples
 from smallvit.evaluation import Evaluation
 from smallvit.files import hash_bytes, read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.card import Card
+from smallvit.runs.changes import read_changes, upgrade
 from smallvit.runs.checkpoint import refuse_link
 from smallvit.runs.checks import check_info, log_line
-from smallvit.runs.config import RunConfig, read_changes, upgrade
+from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.lock import locked
 from smallvit.sizes import Size

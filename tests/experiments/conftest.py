@@ -10,7 +10,7 @@ import torch
 from smallvit.evaluation import Evaluation, measure
 from smallvit.experiments import Member, RunSet, begin
 from smallvit.runs import Run, RunConfig
-from smallvit.runs.config import changes_of
+from smallvit.runs.changes import changes_of
 from smallvit.training import train
 from tests.training.makers import arrays
 

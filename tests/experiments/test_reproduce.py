@@ -15,7 +15,8 @@ from smallvit.experiments.reproduce import departures, overview, result_of
 from smallvit.experiments.results import NOT_THE_ROW, Result, Training, read_results, write_result
 from smallvit.models.names import check_name
 from smallvit.recipes import RECIPES, Facts
-from smallvit.runs.config import RunConfig, changes_of
+from smallvit.runs.changes import changes_of
+from smallvit.runs.config import RunConfig
 from tests.experiments.conftest import TINY, TINY_WORDS
 from tests.experiments.test_compare import smallvit
 from tests.training.makers import losses

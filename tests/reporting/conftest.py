@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from smallvit.runs import Run, RunConfig
-from smallvit.runs.config import changes_of
+from smallvit.runs.changes import changes_of
 from smallvit.training import train
 
 NASTY = (

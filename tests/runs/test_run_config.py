@@ -17,6 +17,7 @@ from smallvit.config_io import (
     read_yaml,
     write_yaml,
 )
+from smallvit.runs.changes import changes_of, layered, read_changes, upgrade
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -25,10 +26,6 @@ from smallvit.runs.config import (
     OptimConfig,
     RunConfig,
     ScheduleConfig,
-    changes_of,
-    layered,
-    read_changes,
-    upgrade,
 )
 from smallvit.runs.folder import Run
 

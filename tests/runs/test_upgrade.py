@@ -3,7 +3,7 @@
 import pytest
 
 from smallvit.runs import RunConfig
-from smallvit.runs.config import changes_of, read_changes, upgrade
+from smallvit.runs.changes import changes_of, read_changes, upgrade
 
 
 @pytest.mark.parametrize(

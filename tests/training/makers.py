@@ -9,7 +9,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from smallvit.data import load_data
-from smallvit.runs.config import RunConfig, changes_of
+from smallvit.runs.changes import changes_of
+from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
 from smallvit.training.budget import make_loader
 from smallvit.training.distributed import World

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.recipes.plan import plan
 from smallvit.reporting import report
-from smallvit.runs.config import RunConfig, changes_of, layered
+from smallvit.runs.changes import changes_of, layered
+from smallvit.runs.config import RunConfig
 from smallvit.runs.folder import Run
 from smallvit.training import resume, train
 from tests.training.makers import RANDOM, arrays, assemble, assert_same_run, tiny

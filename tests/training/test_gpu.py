@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from smallvit.runs import RunConfig
-from smallvit.runs.config import changes_of
+from smallvit.runs.changes import changes_of
 from smallvit.training import resume, train
 from smallvit.training.step import Stepper
 
