@@ -287,6 +287,34 @@ def test_auto_looks_closer_where_there_is_time():
     assert chosen("auto", **wanted, speed=SPEED, minutes=1).data.image_size == 96
 
 
+@pytest.mark.parametrize(
+    ("model", "side"),
+    [
+        ("vit_lite_7_p16", 128),
+        ("vit_base_p16+spt+lsa", 128),
+        ("cct_7_7x2", 128),
+        ("t2t_14", 128),
+        ("hct2_s_p16", 128),
+        ("timm/vit_small_patch16_224", 128),
+        ("swin_t", 224),  # its windows divide no other size
+        ("vit_9_p8", 64),
+        ("swin_tiny_p4", 64),
+        ("resnet18", 64),
+    ],
+)
+def test_a_requested_model_gets_enough_tokens(model, side):
+    photos = {"shared_size": None, "typical_side": 300, "images": 1_600, "device": "cpu"}
+    made = choice("auto", **photos, model=model, epochs=3)
+    assert made.config.data.image_size == side
+    why = {64: "sizes differ", 128: "too few tokens", 224: "impossible"}[side]
+    assert made.reasons["data.image_size"].endswith(why)
+    assert chosen("auto", model=model, epochs=3, device="cpu").data.image_size == 32
+    small = {**photos, "typical_side": 90}
+    assert chosen("auto", **small, model=model, epochs=3).data.image_size == 64
+    wanted = {**photos, "requested_size": (64, 64)}
+    assert chosen("auto", **wanted, model=model, epochs=3).data.image_size == 64
+
+
 def test_small_batches_take_longer():
     """Measured: batches of 16, 32 and 64 had 41, 68 and 94 % of the speed that was expected."""
     price = cost("hct2_s_p16", 128)

@@ -1,14 +1,16 @@
 """`smallvit evaluate` and `smallvit report`."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from smallvit.cli.app import app
+from smallvit.cli.app import app, refusal
 from smallvit.cli.terminal import say
 from smallvit.devices import DeviceName
+from smallvit.text import shown
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Device = Annotated[
@@ -42,7 +44,13 @@ def evaluate(
     """
     from smallvit.files import write_bytes
     from smallvit.inference.evaluate import evaluate as evaluate_run
+    from smallvit.runs.folder import is_run
 
+    if data is not None and not is_run(run) and is_run(Path(data)):
+        words = shlex.join(["smallvit", "evaluate", data, str(run)])
+        raise refusal(
+            f"{shown(str(run))} is not a run, {shown(data)} is: the run comes first: {shown(words)}"
+        )
     progress = sys.stderr.isatty()
     evaluation = evaluate_run(
         run, data, split=split, flip=flip, device=device, progress=progress, save=True

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from smallvit.augment.config import AugmentConfig
+from smallvit.models.names import MODELS
 from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
-from smallvit.recipes.speed import INFERENCE, cost, rate_of
+from smallvit.recipes.speed import INFERENCE, cost, rate_of, tokens_along
 from smallvit.runs.config import (
     DataConfig,
     LoopConfig,
@@ -38,6 +39,9 @@ _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 6
 #: longer for 128 than for 64, since larger images get larger patches; a model that is requested
 #: does not.
 _SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 10, 160: 400}}
+#: Tokens along a side that a model which is requested should have, where the images allow it, and
+#: the sides to try for that, besides its own.
+_TOKENS, _LARGER = 8, (64, 128)
 #: How often a run forgets: learning rate · decay · steps of Muon, which remembers for 1 / (rate ·
 #: decay) steps. With 10 to 20 it learns most, with far more little (docs/experiments.md).
 _FORGETTING = 16.0
@@ -93,7 +97,7 @@ def auto(facts: Facts) -> Choice:
 
 def _fit(facts: Facts) -> _Fit:
     """The largest images for which there are passes enough, and then the largest model."""
-    base = facts.size
+    base = _base(facts)
     larger = facts.requested_size is None and base != facts.shared_size
     best = _sized(facts, base)
     for side, passes in _SIDES["hct" if facts.model else _family(facts)].items():
@@ -102,6 +106,19 @@ def _fit(facts: Facts) -> _Fit:
             if fit.images / facts.images >= passes:
                 best = fit
     return best
+
+
+def _base(facts: Facts) -> Size:
+    """The images' usual size; more where the requested model would have few tokens of them."""
+    open_size = facts.requested_size is None and facts.size != facts.shared_size
+    if facts.model is None or not open_size:
+        return facts.size
+    ours = MODELS.get(facts.model.partition("+")[0])
+    for side in (*_LARGER, ours.image_size if ours else 0):
+        fits = facts.side <= side <= max(facts.typical_side, facts.side)
+        if fits and tokens_along(facts.model, side) >= _TOKENS:
+            return side, side
+    return facts.size
 
 
 def _sized(facts: Facts, size: Size) -> _Fit:
@@ -216,6 +233,9 @@ def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
     epochs, batch = config.schedule.epochs, config.loop.batch_size
     kind = "CPU" if facts.device == "cpu" else "GPU"
     larger = "" if fit.size == facts.size else "the images are larger, and there is time for that"
+    if larger and fit.size == _base(facts):
+        few = "would have too few tokens" if tokens_along(fit.name, facts.side) else "is impossible"
+        larger = f"with {facts.side} pixels {fit.name} {few}"
     often = "once or less" if epochs < 1.5 else f"about {epochs:.0f} times"
     seen = f"; an image is seen {'only ' if epochs < _MIXING else ''}{often}"
     reasons = {

@@ -61,6 +61,30 @@ def _counted(name: str, side: int) -> float:
     return float(counter.get_total_flops()) / 1e6
 
 
+@lru_cache
+def tokens_along(name: str, side: int) -> int:
+    """Tokens along an image's side in most of a model's blocks; 0 if it takes no such size.
+
+    A model without tokens, such as a CNN, has as many as the image has pixels.
+    """
+    import torch
+
+    from smallvit.models.base import Backbone
+    from smallvit.models.build import make_model
+
+    try:
+        with torch.device("meta"):
+            model = make_model(name, num_classes=10, image_size=(side, side), in_channels=3)
+    except (ValueError, RuntimeError, NotImplementedError, ImportError, AssertionError):
+        return 0  # said elsewhere, with a better sentence
+    if isinstance(model, Backbone):
+        # From the last on: T2T's first grids are those of its splits, before all blocks.
+        stages = zip(model.stacks()[::-1], model.grids[::-1], strict=False)
+        return max((len(blocks), min(grid)) for (_, blocks, _), grid in stages)[1]
+    patches = getattr(getattr(model, "patch_embed", None), "grid_size", None)  # of timm's ViTs
+    return int(min(patches)) if patches else side
+
+
 def rate_of(speed: float, price: float, batch: int, device: str) -> float:
     """Images per second; on a CPU fewer in small batches of cheap images."""
     if device != "cpu":

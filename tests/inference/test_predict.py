@@ -307,6 +307,13 @@ def test_images_before_the_model_are_told_the_right_command(
         assert done.stderr.endswith(f"the model comes first: {right}\n")
 
 
+def test_data_before_the_run_is_told_the_right_command(run: Run, photos: Path) -> None:
+    done = CliRunner().invoke(app, ["evaluate", str(photos), str(run.folder)])
+    assert done.exit_code == 2
+    right = shlex.join(["smallvit", "evaluate", str(run.folder), str(photos)])
+    assert done.stderr.endswith(f"the run comes first: {right}\n")
+
+
 def test_bad_input_to_the_command_is_a_sentence(run: Run, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "smallvit", "predict", run.folder, ".", "-o", tmp_path / "out.doc"],
