@@ -73,7 +73,7 @@ class Attention(nn.Module):
         self.sow("intermediates", "attention", weights)
 
         weights = nn.Dropout(self.attn_dropout)(weights, deterministic=deterministic)
-        y = (weights.astype(v.dtype) @ v).swapaxes(1, 2).reshape(batch, tokens, -1)
+        y = (weights.astype(v.dtype) @ v).swapaxes(1, 2).reshape(batch, tokens, self.heads * width)
         y = nn.Dense(self.dim, name="proj", **dense)(y)
         return nn.Dropout(self.dropout)(y, deterministic=deterministic)
 

@@ -194,6 +194,11 @@ class Encoder(nn.Module, kw_only=True):
 
     def features(self, images: Float[Array, "B H W C"], *, deterministic: bool = False) -> Features:
         """Everything but the head; call it with `method="features"`."""
+        if not jnp.issubdtype(jnp.result_type(images), jnp.floating):
+            raise TypeError(
+                f"images are {jnp.result_type(images)}: expected is a batch of normalised images "
+                "in floating point"
+            )
         expected = (*self.size, self.in_channels)
         if images.shape[1:] != expected:
             raise ValueError(

@@ -74,7 +74,7 @@ class ClassToken(nn.Module):
 
     def prepend(self, x: Float[Array, "B N D"]) -> Float[Array, "B n D"]:
         """Puts the class token first."""
-        token = jnp.broadcast_to(self.token.astype(x.dtype), (len(x), 1, self.dim))
+        token = jnp.broadcast_to(self.token.astype(x.dtype), (x.shape[0], 1, self.dim))
         return jnp.concatenate([token, x], 1)
 
     def __call__(self, x: Float[Array, "B n D"]) -> Float[Array, "B D"]:

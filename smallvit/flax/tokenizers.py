@@ -47,6 +47,12 @@ def shifted_stack(
     return jnp.concatenate([images, *moved], -1)
 
 
+def _row_by_row(x: Float[Array, "B h w D"]) -> Float[Array, "B N D"]:
+    """A map as tokens. No size is left open: a batch may be empty, or unknown in `jax.export`."""
+    batch, rows, columns, dim = x.shape
+    return x.reshape(batch, rows * columns, dim)
+
+
 class PatchTokenizer(nn.Module):
     """Non-overlapping patches through one linear layer (stored as a convolution).
 
@@ -82,7 +88,7 @@ class PatchTokenizer(nn.Module):
             dtype=self.dtype,
             name="proj",
         )
-        return proj(images).reshape(len(images), -1, self.dim)
+        return _row_by_row(proj(images))
 
 
 class SPT(nn.Module):
@@ -113,8 +119,9 @@ class SPT(nn.Module):
             raise ValueError(f"images of {height}×{width} do not divide into patches of {p}")
         stack = shifted_stack(images, shift_pixels(self.shift, p), self.directions)
         # Flattened row, column, view, channel.
-        patches = stack.reshape(batch, height // p, p, width // p, p, -1)
-        patches = patches.swapaxes(2, 3).reshape(batch, (height // p) * (width // p), -1)
+        h, w, channels = height // p, width // p, stack.shape[-1]
+        patches = stack.reshape(batch, h, p, w, p, channels).swapaxes(2, 3)
+        patches = patches.reshape(batch, h * w, p * p * channels)
         patches = LayerNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(patches)
         proj = nn.Dense(self.dim, kernel_init=self.kernel_init, dtype=self.dtype, name="proj")
         return proj(patches)
@@ -153,4 +160,4 @@ class ConvTokenizer(nn.Module):
                 name=f"convs_{layer}",
             )(x)
             x = nn.max_pool(nn.relu(x), (3, 3), (2, 2), padding=((1, 1), (1, 1)))
-        return x.reshape(len(x), -1, self.dim)
+        return _row_by_row(x)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from smallvit.augment.config import AugmentConfig
-from smallvit.models.names import MODELS
+from smallvit.models.names import find_variant, parse_name
 from smallvit.recipes.facts import SMALL, Choice, Facts, augment_reason, size_reason
 from smallvit.recipes.speed import INFERENCE, cost, rate_of, tokens_along
 from smallvit.runs.config import (
@@ -113,8 +113,8 @@ def _base(facts: Facts) -> Size:
     open_size = facts.requested_size is None and facts.size != facts.shared_size
     if facts.model is None or not open_size:
         return facts.size
-    ours = MODELS.get(facts.model.partition("+")[0])
-    for side in (*_LARGER, ours.image_size if ours else 0):
+    own = find_variant(facts.model).image_size if parse_name(facts.model).ours else 0
+    for side in (*_LARGER, own):
         fits = facts.side <= side <= max(facts.typical_side, facts.side)
         if fits and tokens_along(facts.model, side) >= _TOKENS:
             return side, side

@@ -1,6 +1,7 @@
 """The Linen modules alone: oracles, dropout, precision, transformations."""
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -204,6 +205,28 @@ def test_files_are_exact_and_say_what_does_not_fit(tmp_path, variables):
     assert jax.tree.structure(load(tmp_path / "model.safetensors")) == jax.tree.structure(variables)
     with pytest.raises(ValueError, match=r"blocks_0\.attention\.proj\.bias is missing"):
         load(tmp_path / "model.safetensors", like=tree)
+
+
+FAMILIES = ["vit_9_p4", "vit_9_p4+spt+lsa", "compact_vit_2_p4", "cct_2_3x2+spt+lsa"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_batch_may_be_empty_or_of_any_number_in_one_export(name):
+    model = from_name(name, num_classes=5, image_size=16, depth=1)
+    variables = jax.jit(lambda: model.init(KEY, IMAGES, deterministic=True))()
+    logits = jax.jit(lambda images: model.apply(variables, images, deterministic=True))
+    assert logits(IMAGES[:0]).shape == (0, 5)
+    (batch,) = jax.export.symbolic_shape("batch")
+    shape = jax.ShapeDtypeStruct((batch, *IMAGES.shape[1:]), jnp.float32)
+    exported = jax.export.deserialize(jax.export.export(logits)(shape).serialize())
+    for images in (IMAGES, IMAGES[:1]):
+        np.testing.assert_allclose(exported.call(images), logits(images), atol=1e-5)
+
+
+def test_bytes_are_refused(variables):
+    """As on the PyTorch side: they are not normalised. The checker of shapes writes u8."""
+    with pytest.raises(TypeError, match="uint8|u8"):
+        small().apply(variables, IMAGES.astype(jnp.uint8), deterministic=True)
 
 
 @pytest.mark.parametrize(
