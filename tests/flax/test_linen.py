@@ -225,7 +225,7 @@ def test_a_batch_may_be_empty_or_of_any_number_in_one_export(name):
 
 def test_bytes_are_refused(variables):
     """As on the PyTorch side: they are not normalised. The checker of shapes writes u8."""
-    with pytest.raises(TypeError, match="uint8|u8"):
+    with pytest.raises(TypeError, match=r"uint8|u8"):
         small().apply(variables, IMAGES.astype(jnp.uint8), deterministic=True)
 
 
