@@ -45,8 +45,8 @@ Models = Annotated[
     typer.Option(
         "--models",
         metavar="A,B,C",
-        help="Names of `smallvit models`, baselines, timm/NAME or auto, each with +drloc if "
-        "wanted; pretrained:SOURCE starts from a run folder or a name of timm.",
+        help="Names of `smallvit models`, baselines, timm/NAME or auto, each with +drloc or "
+        "+drloc-released if wanted; pretrained:SOURCE starts from a run folder or a name of timm.",
     ),
 ]
 Seeds = Annotated[int, typer.Option(help="Trainings of each.")]

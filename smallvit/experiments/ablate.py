@@ -15,21 +15,22 @@ from smallvit.text import counted, shown
 
 PLAIN = "plain"
 
-#: What each row sets: the add-ons of the name, options of the model, and whether DRLoc is on.
-#: Directions and shift are SPT's, so that they vary it.
-PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any], bool]] = {
-    PLAIN: ((), {}, False),
-    "temperature": ((), {"temperature": True}, False),
-    "mask": ((), {"masked": True}, False),
-    "LSA": (("lsa",), {}, False),
-    "SPT": (("spt",), {}, False),
-    "SPT, cardinal directions": (("spt",), {"directions": "cardinal"}, False),
-    "SPT, all directions": (("spt",), {"directions": "all"}, False),
-    "SPT, shift of a quarter": (("spt",), {"shift": 0.25}, False),
-    "SPT, shift of a whole patch": (("spt",), {"shift": 1.0}, False),
-    "DRLoc": ((), {}, True),
-    "SPT and LSA": (("spt", "lsa"), {}, False),
-    "SPT, LSA and DRLoc": (("spt", "lsa"), {}, True),
+#: What each row sets: the add-ons of the name, options of the model, and which of
+#: `compare.LOSSES`. Directions and shift are SPT's, so that they vary it.
+PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
+    PLAIN: ((), {}, ""),
+    "temperature": ((), {"temperature": True}, ""),
+    "mask": ((), {"masked": True}, ""),
+    "LSA": (("lsa",), {}, ""),
+    "SPT": (("spt",), {}, ""),
+    "SPT, cardinal directions": (("spt",), {"directions": "cardinal"}, ""),
+    "SPT, all directions": (("spt",), {"directions": "all"}, ""),
+    "SPT, shift of a quarter": (("spt",), {"shift": 0.25}, ""),
+    "SPT, shift of a whole patch": (("spt",), {"shift": 1.0}, ""),
+    "DRLoc": ((), {}, "+drloc"),
+    "DRLoc, as released": ((), {}, "+drloc-released"),
+    "SPT and LSA": (("spt", "lsa"), {}, ""),
+    "SPT, LSA and DRLoc": (("spt", "lsa"), {}, "+drloc"),
 }
 
 
@@ -55,11 +56,11 @@ def ablate_set(
     if not (base.ours or base.timm):
         raise ValueError(f"SPT and LSA are for transformers, and {base} is a CNN")
     members, impossible = [], {}
-    for row, (addons, options, drloc) in PARTS.items():
+    for row, (addons, options, loss) in PARTS.items():
         changes = overlaid(shared, nested("model.name", str(base.plus(addons))))
         if options:
             changes = overlaid(changes, {"model": {"options": options}})
-        changes = overlaid(changes, nested("loss.drloc", "auto" if drloc else 0.0))
+        changes = overlaid(changes, compare.LOSSES.get(loss, nested("loss.drloc", 0.0)))
         if reason := _refused(changes, planned):
             impossible[row] = reason
         else:

@@ -18,7 +18,13 @@ from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
 from smallvit.runs.changes import BUDGET
 from smallvit.text import counted, shown, some
 
-PRETRAINED, DRLOC = "pretrained:", "+drloc"
+PRETRAINED = "pretrained:"
+
+#: What may follow any name, and what it sets: DRLoc is an option of the run.
+LOSSES: dict[str, dict[str, Any]] = {
+    "+drloc": {"loss": {"drloc": "auto"}},
+    "+drloc-released": {"loss": {"drloc": "auto", "drloc_form": "released"}},
+}
 
 _SAMPLES = 40
 
@@ -70,15 +76,15 @@ def listed(models: Iterable[str]) -> list[str]:
 def changes_for(spec: str) -> dict[str, Any]:
     """The partial config of a model's name: `vit_9_p4+spt+lsa+drloc`, `resnet18`, `auto`.
 
-    DRLoc is an option of the run, so that it may follow any name. A pretrained start is a run
-    folder or a name of timm's, `pretrained:SOURCE`, or with a name before it, as in
-    `cct_7_3x1+pretrained:cct.pth`, a checkpoint.
+    One of `LOSSES` may follow. A pretrained start is a run folder or a name of timm's,
+    `pretrained:SOURCE`, or with a name before it, as in `cct_7_3x1+pretrained:cct.pth`, a
+    checkpoint.
 
     Raises:
         ValueError: There is no such model, or a pretrained start is not there.
     """
-    name = spec.removesuffix(DRLOC)
-    loss: dict[str, Any] = {"loss": {"drloc": "auto"}} if name != spec else {}
+    ending = next((each for each in LOSSES if spec.endswith(each)), "")
+    name, loss = spec.removesuffix(ending), LOSSES.get(ending, {})
     if PRETRAINED in name:
         model, _, source = name.partition(PRETRAINED)
         # What looks like a path must be there; anything else is a name that timm may know.

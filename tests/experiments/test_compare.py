@@ -34,6 +34,13 @@ def smallvit(line: str, *words: str):
         ("auto", {"model": {"name": "auto"}}),
         ("vit_9_p4+spt+lsa", {"model": {"name": "vit_9_p4+spt+lsa"}}),
         ("resnet18+drloc", {"model": {"name": "resnet18"}, "loss": {"drloc": "auto"}}),
+        (
+            "swin_tiny_p2+spt+drloc-released",
+            {
+                "model": {"name": "swin_tiny_p2+spt"},
+                "loss": {"drloc": "auto", "drloc_form": "released"},
+            },
+        ),
         ("timm/vit_tiny_patch16_224", {"model": {"name": "timm/vit_tiny_patch16_224"}}),
         ("pretrained:runs/a+b", {"model": {"pretrained": "runs/a+b"}}),
         (
