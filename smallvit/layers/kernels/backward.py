@@ -39,8 +39,9 @@ def _look(
     The tile is keys × queries: so dk and dv need no transposed weights, and dq alone does.
     """
     query, key = queries[None, :], keys[:, None]
-    scores = scores_of(dot(k, tl.trans(q)), query, key, place, n, layout, kind, padded)
-    weight = tl.exp2(scores - lse[None, :])
+    products = dot(k, tl.trans(q), exact=True)
+    scores = scores_of(products, query, key, place, n, layout, kind, padded)
+    weight = tl.exp2((scores - lse[None, :]).to(tl.float32))
     pull = dot(v, tl.trans(grad))
     met = weight
     if kind[2]:

@@ -38,7 +38,7 @@ def _slopes(scores, lse, delta, pull, query, key, lot, n: tl.constexpr, dropped:
         n: Tokens of a group.
         dropped: There is dropout.
     """
-    weight = tl.exp2(scores - lse)
+    weight = tl.exp2((scores - lse).to(tl.float32))
     met = weight
     if dropped:
         keep = kept(lot, query, key, n)
@@ -92,8 +92,9 @@ def _to_keys(
         bases, queries, place[0], strides, n, layout, width, block_e, padded
     )
     query, key = queries[None, :], keys[:, None]
-    scores = scores_of(dot(k, tl.trans(q)), query, key, place, n, layout, kind, keys_padded)
-    pull = dot(v, tl.trans(grad))
+    products = dot(k, tl.trans(q), exact=True)
+    scores = scores_of(products, query, key, place, n, layout, kind, keys_padded)
+    pull = dot(v, tl.trans(grad), exact=True)
     met, slope = _slopes(scores, lse[None, :], delta[None, :], pull, query, key, lot, n, kind[2])
     return dot(narrow(slope, q.dtype), q, dk), dot(narrow(met, v.dtype), grad, dv)
 
@@ -125,8 +126,9 @@ def _to_queries(
     k = read(bases[1], keys, place[0], strides[0], n, layout, width, block_e, padded)
     v = read(bases[2], keys, place[0], strides[0], n, layout, width, block_e, padded)
     query, key = queries[:, None], keys[None, :]
-    scores = scores_of(dot(q, tl.trans(k)), query, key, place, n, layout, kind, padded)
-    pull = dot(grad, tl.trans(v))
+    products = dot(q, tl.trans(k), exact=True)
+    scores = scores_of(products, query, key, place, n, layout, kind, padded)
+    pull = dot(grad, tl.trans(v), exact=True)
     _, slope = _slopes(scores, lse[:, None], delta[:, None], pull, query, key, lot, n, kind[2])
     if sloped:
         add_to(part, slope, query, key, again, n)

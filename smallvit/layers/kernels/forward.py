@@ -38,7 +38,7 @@ def _step(
     """
     mixed, highest, total = state
     query, key = queries[:, None], keys[None, :]
-    scores = scores_of(dot(q, tl.trans(k)), query, key, place, n, layout, kind, padded)
+    scores = scores_of(dot(q, tl.trans(k), exact=True), query, key, place, n, layout, kind, padded)
     higher = tl.maximum(highest, tl.max(scores, 1))
     # A tile may hold nothing a query may see: then there is nothing to subtract.
     level = tl.where(higher == float("-inf"), 0.0, higher)
@@ -159,4 +159,5 @@ def forward(
         mixed, highest, total = state
         mixed = mixed * (upscale / total)[:, None]
         write(out_base, mixed, queries, window, inner, n, layout, width, block_e)
-        tl.store(lse_base + queries, highest + tl.log2(total), queries < n)
+        level = highest.to(lse.dtype.element_ty) + tl.log2(total)
+        tl.store(lse_base + queries, level, queries < n)

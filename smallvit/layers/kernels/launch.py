@@ -14,7 +14,7 @@ from torch import Tensor
 from smallvit.layers.kernels.backward import backward
 from smallvit.layers.kernels.backward_tiled import backward_tiled
 from smallvit.layers.kernels.forward import forward
-from smallvit.layers.kernels.plain import Windows, threshold_of
+from smallvit.layers.kernels.plain import Windows, precision_of_sums, threshold_of
 
 #: Programs a backward launch that sums over the batch is cut into; enough to fill a large GPU.
 _PROGRAMS = 4096
@@ -137,7 +137,13 @@ def _common(qkv: Tensor, temperatures: Tensor | None, bias: Tensor | None, task:
         "biased": bias is not None,
         "dropped": task.dropout > 0,
         "block_e": power(width),
+        "enable_fp_fusion": fused_sums(qkv),
     }
+
+
+def fused_sums(x: Tensor) -> bool:
+    """Whether products may go unrounded into a sum: not where they would differ backward."""
+    return x.dtype != torch.float32
 
 
 def on_device(x: Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -167,7 +173,7 @@ def launch_forward(
     plan = plan or forward_plan(n, width, qkv.element_size())
     groups = qkv.shape[0] * task.windows.number
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
-    lse = qkv.new_empty((groups, task.num_heads, n), dtype=torch.float32)
+    lse = qkv.new_empty((groups, task.num_heads, n), dtype=precision_of_sums(qkv))
     rows = triton.cdiv(n, plan.block_q) * plan.block_q if plan.whole else plan.block_q
     with on_device(qkv):
         forward[(groups * task.num_heads, triton.cdiv(n, rows))](

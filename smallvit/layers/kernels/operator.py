@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smallvit.layers.kernels.plain import Windows
+from smallvit.layers.kernels.plain import Windows, precision_of_sums
 
 
 def _launch() -> Any:
@@ -49,7 +49,7 @@ def _(
     layout = Windows(*windows)
     out = qkv.new_empty(qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3)
     sums = (qkv.shape[0] * layout.number, num_heads, layout.tokens)
-    return out, qkv.new_empty(sums, dtype=torch.float32)
+    return out, qkv.new_empty(sums, dtype=precision_of_sums(qkv))
 
 
 @torch.library.custom_op("smallvit::attention_backward", mutates_args=())

@@ -102,10 +102,11 @@ def write(
 
 
 @triton.jit
-def dot(a, b, total=None):
+def dot(a, b, total=None, exact: tl.constexpr = False):
     """Product of two matrices, added to a third; sums in float32.
 
-    Float32 goes through the matrix units as three products of tf32, which keeps its precision.
+    Float32 goes through the matrix units as three products of tf32, which depend in the last bits
+    on which matrix comes first. What must be the same forward and backward is `exact` instead.
     """
     if INTERPRETED:
         # NumPy has no bfloat16, and its float32 sums depend on the CPU and on which matrix comes
@@ -113,6 +114,8 @@ def dot(a, b, total=None):
         product = tl.dot(a.to(tl.float64), b.to(tl.float64)).to(tl.float32)
         if total is not None:
             product += total
+    elif exact and a.dtype == tl.float32:
+        product = tl.dot(a, b, total, input_precision="ieee")
     else:
         product = tl.dot(a, b, total, input_precision="tf32x3")
     return product

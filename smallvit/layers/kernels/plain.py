@@ -67,6 +67,11 @@ def threshold_of(dropout: float) -> int:
     return min(round(dropout * 2**32), 2**32 - 1) - 2**31
 
 
+def precision_of_sums(x: Tensor) -> torch.dtype:
+    """Of the logarithms of a softmax's sums: beside a score of 1e5 float32 has two digits left."""
+    return torch.float64 if x.dtype == torch.float32 else torch.float32
+
+
 def keep_mask(seed: Int[Tensor, "1"], maps: int, n: int, dropout: float) -> Bool[Tensor, "A n n"]:
     """Which weights of each map survive dropout.
 

@@ -9,8 +9,8 @@ import torch
 import triton
 from torch import Tensor
 
-from smallvit.layers.kernels.launch import Plan, on_device, power
-from smallvit.layers.kernels.plain import threshold_of
+from smallvit.layers.kernels.launch import Plan, fused_sums, on_device, power
+from smallvit.layers.kernels.plain import precision_of_sums, threshold_of
 from smallvit.layers.kernels.talking_backward import talking_backward_keys, talking_backward_queries
 from smallvit.layers.kernels.talking_forward import talking_forward
 from smallvit.layers.kernels.talking_whole import talking_backward_whole
@@ -88,6 +88,7 @@ def _common(
         "block_q": plan.block_q,
         "block_k": plan.block_k,
         "block_e": power(width),
+        "enable_fp_fusion": fused_sums(qkv),
         **plan.options,
     }
 
@@ -114,7 +115,7 @@ def launch_talking(
     plans = plans or talking_plans(n, task.num_heads, inner // task.num_heads, qkv.element_size())
     plan = plans.forward
     out = qkv.new_empty(images, n, inner)
-    lse = qkv.new_empty((images, task.num_heads, n), dtype=torch.float32)
+    lse = qkv.new_empty((images, task.num_heads, n), dtype=precision_of_sums(qkv))
     with on_device(qkv):
         talking_forward[(images, triton.cdiv(n, plan.block_q))](
             qkv, out, lse, **_common(qkv, before, after, seed, task, plan)

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smallvit.layers.kernels.plain import precision_of_sums
+
 
 def _launch() -> Any:
     """The launching module; importing it imports Triton."""
@@ -41,7 +43,7 @@ def _(
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
     images, tokens, packed = qkv.shape
-    sums = qkv.new_empty((images, num_heads, tokens), dtype=torch.float32)
+    sums = qkv.new_empty((images, num_heads, tokens), dtype=precision_of_sums(qkv))
     return qkv.new_empty(images, tokens, packed // 3), sums
 
 

@@ -143,7 +143,7 @@ def weights_of(
     scores = mixed_scores(products, before, query, key, n, heads, masked, padded)
     weights = ()
     for head in tl.static_range(heads):
-        weights += (tl.exp2(scores[head] - lse[head]),)
+        weights += (tl.exp2((scores[head] - lse[head]).to(tl.float32)),)
     return weights
 
 
