@@ -100,6 +100,59 @@ def _to_keys(
 
 
 @triton.jit
+def _look(
+    q,
+    grad,
+    keys,
+    queries,
+    bases,
+    strides,
+    place,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    kind: tl.constexpr,
+    width: tl.constexpr,
+    block_e: tl.constexpr,
+    padded: tl.constexpr,
+):
+    """A tile of keys, and what queries have there: scores, and the gradients of the weights."""
+    k = read(bases[1], keys, place[0], strides[0], n, layout, width, block_e, padded)
+    v = read(bases[2], keys, place[0], strides[0], n, layout, width, block_e, padded)
+    query, key = queries[:, None], keys[None, :]
+    products = dot(q, tl.trans(k), exact=True)
+    scores = scores_of(products, query, key, place, n, layout, kind, padded)
+    return k, scores, dot(grad, tl.trans(v), exact=True)
+
+
+@triton.jit
+def _to_delta(
+    delta,
+    q,
+    grad,
+    lse,
+    queries,
+    keys,
+    bases,
+    strides,
+    place,
+    lot,
+    n: tl.constexpr,
+    layout: tl.constexpr,
+    kind: tl.constexpr,
+    width: tl.constexpr,
+    block_e: tl.constexpr,
+    padded: tl.constexpr,
+):
+    """Adds a tile's share of Σ weight · gradient over the keys of each query."""
+    _, scores, pull = _look(
+        q, grad, keys, queries, bases, strides, place, n, layout, kind, width, block_e, padded
+    )
+    query, key = queries[:, None], keys[None, :]
+    met, _ = _slopes(scores, lse[:, None], 0.0, pull, query, key, lot, n, kind[2])
+    return delta + tl.sum(met * pull, 1)
+
+
+@triton.jit
 def _to_queries(
     dq,
     q,
@@ -123,12 +176,10 @@ def _to_queries(
     sloped: tl.constexpr,
 ):
     """Adds what a tile of keys gives to the gradient of some queries, and to the bias's."""
-    k = read(bases[1], keys, place[0], strides[0], n, layout, width, block_e, padded)
-    v = read(bases[2], keys, place[0], strides[0], n, layout, width, block_e, padded)
+    k, scores, pull = _look(
+        q, grad, keys, queries, bases, strides, place, n, layout, kind, width, block_e, padded
+    )
     query, key = queries[:, None], keys[None, :]
-    products = dot(q, tl.trans(k), exact=True)
-    scores = scores_of(products, query, key, place, n, layout, kind, padded)
-    pull = dot(grad, tl.trans(v), exact=True)
     _, slope = _slopes(scores, lse[:, None], delta[:, None], pull, query, key, lot, n, kind[2])
     if sloped:
         add_to(part, slope, query, key, again, n)
@@ -205,6 +256,19 @@ def _own(
     q, grad, lse, delta = _read_queries(
         bases, places, window, strides, n, layout, width, block_e, padded
     )
+    if q.dtype == tl.float32:
+        # Not from the output: where one weight is all, this leaves nothing to round.
+        delta = tl.zeros((places.shape[0],), tl.float32)
+        for start in range(0, whole, block):
+            delta = _to_delta(
+                delta, q, grad, lse, places, start + walk, bases, strides, place, lot,
+                n, layout, kind, width, block_e, False,
+            )  # fmt: skip
+        if tail > 0:
+            delta = _to_delta(
+                delta, q, grad, lse, places, last, bases, strides, place, lot,
+                n, layout, kind, width, block_e, True,
+            )  # fmt: skip
     dq = tl.zeros((places.shape[0], block_e), tl.float32)
     for start in range(0, whole, block):
         dq = _to_queries(

@@ -55,7 +55,7 @@ def products_of(rows, columns, heads: tl.constexpr):
     """Each head's rows times its columns, transposed."""
     maps = ()
     for head in tl.static_range(heads):
-        maps += (dot(rows[head], tl.trans(columns[head])),)
+        maps += (dot(rows[head], tl.trans(columns[head]), exact=True),)
     return maps
 
 
