@@ -56,7 +56,7 @@ def test_every_row_can_be_run(row):
 
 @pytest.mark.parametrize(
     "row",
-    [row for row in ROWS if row.images_seen and row.recipe != "drloc"],
+    [row for row in ROWS if row.images_seen],
     ids=lambda row: row.key,
 )
 def test_recipes_show_as_many_images(row):
