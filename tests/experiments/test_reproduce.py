@@ -197,7 +197,7 @@ def test_a_false_start_can_be_corrected(source, tmp_path):
 
     assert begun(tmp_path / "nowhere").state == "failed"
     assert begun(source).state == "finished"
-    with pytest.raises(ValueError, match="a set goes on with what it began with"):
+    with pytest.raises(ValueError, match="nowhere does not exist"):
         begun(tmp_path / "nowhere")
 
 
