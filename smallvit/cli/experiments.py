@@ -28,8 +28,9 @@ _NAMES = (
 )
 #: What may be said of a set that goes on.
 _ALWAYS = ("out", "on", "cores", "result", "results")
-#: And of one for `reproduce`, whose data may lie elsewhere now.
+#: And of one that names no rows: its data may lie elsewhere now.
 _PLACES = ("data", "root", "download")
+_MOVABLE = ("compare", "reproduce")
 _MINUTES = "Minutes for each run instead of epochs: as many steps as fit are planned."
 ABLATED = tuple(
     replace(option, help=_MINUTES) if option.name == "--minutes" else option
@@ -108,10 +109,13 @@ def compare(
     Every model is trained with the same data, splits and budget, one run after the other.
     """
     from smallvit.experiments import compare_set
+    from smallvit.experiments.engine import SET
 
     settings = _settings(context, SHARED, changes)
     wanted = None
-    if leaf(settings, "data.source"):
+    if not models and out is not None and (out / SET).is_file():
+        _relocate(context, settings, out)
+    elif leaf(settings, "data.source"):
         wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
     _end(_work(context, wanted, out, on=on, cores=cores))
 
@@ -225,7 +229,7 @@ def reproduce(
 ) -> None:
     """Train a row of the papers' tables, and show ours beside the published number."""
     from smallvit.experiments import read_outcomes, reproduce_set
-    from smallvit.experiments.engine import read_set, relocate
+    from smallvit.experiments.engine import read_set
     from smallvit.experiments.reproduce import result_of
     from smallvit.experiments.results import write_result
 
@@ -236,9 +240,8 @@ def reproduce(
     if data is not None:
         settings = overlaid(settings, nested("data.source", data))
     wanted = None
-    if row is None and out is not None and (place := settings.get("data")):
-        _refuse_settings(context)
-        relocate(out, {key: value for key, value in place.items() if value})
+    if row is None and out is not None:
+        _relocate(context, settings, out)
     if row is not None:
         wanted = reproduce_set(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
@@ -265,9 +268,18 @@ def _settings(
     return layered(requested(context, options), changes_of(changes or []))
 
 
+def _relocate(context: typer.Context, settings: dict[str, Any], out: Path) -> None:
+    """Has a set that goes on look for its data where the command says, if it does."""
+    from smallvit.experiments.engine import relocate
+
+    if place := {key: value for key, value in settings.get("data", {}).items() if value}:
+        _refuse_settings(context)
+        relocate(out, place)
+
+
 def _refuse_settings(context: typer.Context) -> None:
     """Refuses what says how to train where nothing says on what: a set goes on as it began."""
-    allowed = (*_ALWAYS, *(_PLACES if context.command.name == "reproduce" else ()))
+    allowed = (*_ALWAYS, *(_PLACES if context.command.name in _MOVABLE else ()))
     given = [
         parameter.opts[0]
         for parameter in context.command.params

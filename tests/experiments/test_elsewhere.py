@@ -102,6 +102,21 @@ def test_a_row_in_parts_on_three_machines(source, tmp_path, monkeypatch, machine
         assert_same_run(ours, theirs.run)
 
 
+def test_a_comparison_whose_data_moved(source, tmp_path):
+    out, there = tmp_path / "set", tmp_path / "there.npz"
+    line = f"compare {source} --models vit_lite_2_p4,cct_2_3x1 --seeds 1 --out {out}"
+    assert smallvit(line, *TINY_WORDS).exit_code == 0
+    shutil.rmtree(out / "cct_2_3x1-seed-0")
+    shutil.copy(source, there)
+    refused = smallvit(f"compare {there} --out {out} --seeds 2")
+    assert "--seeds: a set goes on with what it began with" in refused.output
+    done = smallvit(f"compare {there} --out {out}")
+    assert done.exit_code == 0, done.output
+    assert Run.open(out / "cct_2_3x1-seed-0").config.data.source == str(there)
+    rows = json.loads((out / "summary.json").read_text())["rows"]
+    assert rows[1]["difference"] is not None
+
+
 def test_other_images_do_not_join(source, tmp_path):
     def begun(data, **how):
         settings = changes_of([f"data.source={data}", *TINY])
