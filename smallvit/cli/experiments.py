@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from smallvit.config_io import leaf, nested, overlaid
 
 if TYPE_CHECKING:
     from smallvit.experiments.cluster import Place
-    from smallvit.experiments.engine import Member, RunSet
+    from smallvit.experiments.engine import Member, Outcome, RunSet
 
 logger = logging.getLogger("smallvit.cli")
 
@@ -27,6 +28,9 @@ _NAMES = (
 )
 #: What may be said of a set that goes on.
 _ALWAYS = ("out", "on", "cores", "result", "results")
+#: And of one that names no rows: its data may lie elsewhere now.
+_PLACES = ("data", "root", "download")
+_MOVABLE = ("compare", "reproduce")
 _MINUTES = "Minutes for each run instead of epochs: as many steps as fit are planned."
 ABLATED = tuple(
     replace(option, help=_MINUTES) if option.name == "--minutes" else option
@@ -105,10 +109,13 @@ def compare(
     Every model is trained with the same data, splits and budget, one run after the other.
     """
     from smallvit.experiments import compare_set
+    from smallvit.experiments.engine import SET
 
     settings = _settings(context, SHARED, changes)
     wanted = None
-    if leaf(settings, "data.source"):
+    if not models and out is not None and (out / SET).is_file():
+        _relocate(context, settings, out)
+    elif leaf(settings, "data.source"):
         wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
     _end(_work(context, wanted, out, on=on, cores=cores))
 
@@ -206,7 +213,9 @@ def reproduce(
     ] = False,
     data: Annotated[
         str | None,
-        typer.Option(help="The row's dataset as a folder or file."),
+        typer.Option(
+            help="The row's dataset as a folder or file; with --out alone, where it lies now."
+        ),
     ] = None,
     results: Annotated[
         Path,
@@ -231,15 +240,22 @@ def reproduce(
     if data is not None:
         settings = overlaid(settings, nested("data.source", data))
     wanted = None
+    if row is None and out is not None:
+        _relocate(context, settings, out)
     if row is not None:
         wanted = reproduce_set(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
         )
         out = out or Path("runs") / "reproduce" / row.replace("/", "-")
-    folder = _work(context, wanted, out, on=on, cores=cores)
-    outcomes = read_outcomes(folder)
-    if any(each.state == "finished" for each in outcomes):
-        kept = write_result(results, result_of(read_set(folder), outcomes))
+
+    def keep(folder: Path) -> Path | None:
+        outcomes = read_outcomes(folder)
+        if not any(each.state == "finished" for each in outcomes):
+            return None
+        return write_result(results, result_of(read_set(folder), outcomes))
+
+    folder = _work(context, wanted, out, on=on, cores=cores, keep=keep)
+    if kept := keep(folder):
         say(f"result {kept}")
     _end(folder)
 
@@ -252,12 +268,22 @@ def _settings(
     return layered(requested(context, options), changes_of(changes or []))
 
 
+def _relocate(context: typer.Context, settings: dict[str, Any], out: Path) -> None:
+    """Has a set that goes on look for its data where the command says, if it does."""
+    from smallvit.experiments.engine import relocate
+
+    if place := {key: value for key, value in settings.get("data", {}).items() if value}:
+        _refuse_settings(context)
+        relocate(out, place)
+
+
 def _refuse_settings(context: typer.Context) -> None:
     """Refuses what says how to train where nothing says on what: a set goes on as it began."""
+    allowed = (*_ALWAYS, *(_PLACES if context.command.name in _MOVABLE else ()))
     given = [
         parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in _ALWAYS
+        if parameter.name not in allowed
         and (source := context.get_parameter_source(parameter.name or "")) is not None
         and source.name == "COMMANDLINE"
     ]
@@ -283,8 +309,12 @@ def _work(
     *,
     on: str | None,
     cores: int | None,
+    keep: Callable[[Path], object] = lambda folder: None,
 ) -> Path:
     """Trains what is missing of a set, the wanted one or that in `out`, and says what it shows.
+
+    Args:
+        keep: Called after every run that has ended: what comes after it may be stopped.
 
     Returns:
         Its folder.
@@ -306,7 +336,7 @@ def _work(
     runs = begin(out, wanted)
     if runs.kind != kind:
         raise refusal(f"{out} is a set for `smallvit {runs.kind}`")
-    done = _conduct(out, on, cores)
+    done = _conduct(out, on, cores, keep)
     sheet = conclude(out)
     if not done:
         on = shlex.join(["smallvit", kind, "--out", str(out)])
@@ -329,7 +359,9 @@ def _end(folder: Path) -> None:
         raise typer.Exit(1)
 
 
-def _conduct(folder: Path, on: str | None, cores: int | None) -> bool:
+def _conduct(
+    folder: Path, on: str | None, cores: int | None, keep: Callable[[Path], object]
+) -> bool:
     """Trains what is missing, here or on a cluster; whether all of it was tried."""
     from smallvit.experiments import conduct
     from smallvit.experiments.cluster import address_of, conduct_on_ray
@@ -338,7 +370,15 @@ def _conduct(folder: Path, on: str | None, cores: int | None) -> bool:
         if cores is not None:
             raise refusal("--cores is for --on ray: one run after the other takes all of them")
         with showing(folder) as show:
-            return conduct(folder, started=show.started, ended=show.ended)
+
+            def ended(outcome: "Outcome") -> None:
+                show.ended(outcome)
+                try:
+                    keep(folder)
+                except ValueError as error:  # said again in the end; the rest is trained first
+                    logger.warning("%s", error)
+
+            return conduct(folder, started=show.started, ended=ended)
     address = address_of(on)
     with showing(folder) as show:
 

@@ -60,7 +60,7 @@ def ablate_set(
         changes = overlaid(shared, nested("model.name", str(base.plus(addons))))
         if options:
             changes = overlaid(changes, {"model": {"options": options}})
-        changes = overlaid(changes, compare.LOSSES.get(loss, nested("loss.drloc", 0.0)))
+        changes = overlaid(changes, compare.LOSSES.get(loss, compare.WITHOUT))
         if reason := _refused(changes, planned):
             impossible[row] = reason
         else:

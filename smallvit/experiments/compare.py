@@ -20,11 +20,13 @@ from smallvit.text import counted, shown, some
 
 PRETRAINED = "pretrained:"
 
-#: What may follow any name, and what it sets: DRLoc is an option of the run.
+#: What may follow any name, and what it sets whatever the recipe does: DRLoc is an option of the
+#: run. Beside such a name the others have none.
 LOSSES: dict[str, dict[str, Any]] = {
-    "+drloc": {"loss": {"drloc": "auto"}},
+    "+drloc": {"loss": {"drloc": "auto", "drloc_form": "normalised"}},
     "+drloc-released": {"loss": {"drloc": "auto", "drloc_form": "released"}},
 }
+WITHOUT: dict[str, Any] = {"loss": {"drloc": 0.0}}
 
 _SAMPLES = 40
 
@@ -47,7 +49,7 @@ def compare_set(
     Raises:
         ValueError: A name is not known, or the data cannot be read.
     """
-    changes = {name: changes_for(name) for name in listed(models)}
+    changes = changes_of_all(models)
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
     shared = with_budget(with_splits(settings, planned), planned)
     members = [
@@ -71,6 +73,17 @@ def listed(models: Iterable[str]) -> list[str]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"{some(twice)} is listed twice: name every model once")
     return names
+
+
+def changes_of_all(models: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What `changes_for` gives each of several names; one with a loss has the others do without.
+
+    Raises:
+        ValueError: As `listed` and `changes_for` do.
+    """
+    names = listed(models)
+    base = WITHOUT if any(name.endswith(tuple(LOSSES)) for name in names) else {}
+    return {name: overlaid(base, changes_for(name)) for name in names}
 
 
 def changes_for(spec: str) -> dict[str, Any]:

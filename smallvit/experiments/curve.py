@@ -68,7 +68,7 @@ def curve_set(
         ValueError: A name is not known, the data cannot be read, or there are too few shares.
     """
     own = leaf(settings, "model.name") or "auto"
-    changes = {name: compare.changes_for(name) for name in compare.listed(models or [own])}
+    changes = compare.changes_of_all(models or [own])
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
     count, classes = len(planned.dataset.split("train")), len(planned.dataset.classes)
     enough = [share for share in SHARES if share * count >= _PER_CLASS * classes]
@@ -204,7 +204,7 @@ def _table(curves: Sequence[Curve]) -> Table:
 
 def result_of(title: str, runs: RunSet, curves: Sequence[Curve]) -> CurveResult:
     """What the repository keeps of learning curves."""
-    infos = [run.info for curve in curves for _, row in curve.points for run in row.runs]
+    done = [run for curve in curves for _, row in curve.points for run in row.runs]
     return CurveResult(
         title=title,
         data=str(runs.facts.get("data", "data")),
@@ -228,8 +228,8 @@ def result_of(title: str, runs: RunSet, curves: Sequence[Curve]) -> CurveResult:
         ),
         command=runs.command,
         commits=runs.commits,
-        hardware=tuple(sorted({str(info.get("device")) for info in infos})),
-        torch=tuple(sorted({str(info.get("torch")) for info in infos})),
+        hardware=tuple(sorted({each for run in done for each in run.across_parts("device")})),
+        torch=tuple(sorted({each for run in done for each in run.across_parts("torch")})),
     )
 
 

@@ -13,18 +13,20 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from smallvit.arguments import checked
-from smallvit.config_io import differences, from_plain, overlaid, to_plain
-from smallvit.files import read_json, write_json
+from smallvit.config_io import differences, from_plain, leaf, overlaid, to_plain
+from smallvit.data import Dataset
+from smallvit.data.named import NAMED
+from smallvit.files import at_home, read_json, write_json
 from smallvit.recipes import plan
 from smallvit.runs.folder import INFO, Run, refuse_taken
 from smallvit.runs.lock import locked
-from smallvit.text import some
+from smallvit.text import shown, some
 from smallvit.training import resume, train
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,9 @@ FORMAT = 1
 """Of the sets that are written; newer ones are refused."""
 
 _COMMITS = "commits"  # of each member, among the facts
+
+_PLACES = ("source", "root", "download")
+"""Keys of `data` that say where it lies: another machine may have it somewhere else."""
 
 Kind = Literal["compare", "ablate", "curve", "reproduce"]
 State = Literal["waiting", "unfinished", "finished", "failed"]
@@ -99,6 +104,8 @@ class RunSet:
     def joined(self, wanted: "RunSet") -> "RunSet":
         """With the members of another set that asks the same question of more runs.
 
+        The data of all members lies where the other set says.
+
         Raises:
             ValueError: A member of both is not the same.
         """
@@ -107,6 +114,8 @@ class RunSet:
                 f"this is a set for `smallvit {self.kind}`, not for `smallvit {wanted.kind}`: "
                 "choose another --out"
             )
+        if wanted.members:
+            self = self.placed(wanted.members[0].changes.get("data", {}))
         known = {member.name: member for member in self.members}
         for member in wanted.members:
             old = known.get(member.name, member)
@@ -127,11 +136,23 @@ class RunSet:
             command=" && ".join(filter(None, commands)) or self.command,
         )
 
+    def placed(self, data: Mapping[str, Any]) -> "RunSet":
+        """With the data of all members where a partial config of `data` says."""
+        place = {key: data[key] for key in _PLACES if data.get(key) is not None}
+
+        def move(member: Member) -> Member:
+            old = member.changes.get("data", {})
+            kept = {key: value for key, value in old.items() if key not in _PLACES}
+            return replace(member, changes={**member.changes, "data": {**kept, **place}})
+
+        return replace(self, members=tuple(move(member) for member in self.members))
+
     def trained_with(self, member: Member) -> str:
-        """The version of the code with which a member was trained last; empty if unknown."""
+        """The versions of the code with which a member was trained, in order; empty if unknown."""
         known = self.facts.get(_COMMITS, {})
         # Sets of older versions name those of the whole set alone.
-        others = [commit for commit in self.commits if commit not in known.values()]
+        named = {commit for commits in known.values() for commit in commits.split(", ")}
+        others = [commit for commit in self.commits if commit not in named]
         return str(known.get(member.name, "".join(others[-1:])))
 
 
@@ -175,7 +196,9 @@ def begin(folder: Path, wanted: RunSet | None) -> RunSet:
     """
     if (folder / SET).is_file():
         found = read_set(folder)
-        found = found if wanted is None else _begun(folder, found, wanted).joined(wanted)
+        if wanted is not None:
+            _refuse_nowhere(found, wanted)
+            found = _begun(folder, found, wanted).joined(wanted)
     elif wanted is None:
         raise ValueError(f"{folder} holds no set of runs to go on with: it has no {SET}")
     else:
@@ -184,6 +207,37 @@ def begin(folder: Path, wanted: RunSet | None) -> RunSet:
         folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / SET, to_plain(found))
     return found
+
+
+@checked
+def relocate(folder: Path, data: Mapping[str, Any]) -> None:
+    """Has a set go on with its data in another place, as on another machine.
+
+    Args:
+        folder: Of the set.
+        data: Where the data lies: `source` and `root` of a config's `data`.
+
+    Raises:
+        ValueError: There is no set, or nothing lies there.
+    """
+    found = read_set(folder)
+    before = found.members[0].changes.get("data", {}) if found.members else {}
+    wanted = found.placed({**before, **data})
+    _refuse_nowhere(found, wanted)
+    write_json(folder / SET, to_plain(wanted))
+
+
+def _refuse_nowhere(found: RunSet, wanted: RunSet) -> None:
+    """Refuses to look for the data of a set where there is nothing."""
+    old, new = (
+        leaf(runs.members[0].changes, "data.source") if runs.members else None
+        for runs in (found, wanted)
+    )
+    named = str(new).partition(":")[0] in NAMED
+    if new is not None and new != old and not named and not at_home(new).exists():
+        raise ValueError(
+            f"the data of this set was {shown(str(old))}, and {shown(str(new))} does not exist"
+        )
 
 
 def _begun(folder: Path, found: RunSet, wanted: RunSet) -> RunSet:
@@ -285,9 +339,13 @@ def train_member(
         command: For the record: what was typed for the set.
         clock: Seconds; only their differences count.
     """
+    data = member.changes.get("data", {})
     if (place / INFO).is_file():
-        return resume(place, shown=False, clock=clock)
+        Run.open(place).moved(**{key: data[key] for key in ("source", "root") if key in data})
+        download = bool(data.get("download"))
+        return resume(place, download=download, shown=False, clock=clock)
     planned = plan(changes=member.changes)
+    _refuse_others(place, planned.dataset)
     for split in planned.dataset.splits:  # the first run must not pay for what all of them use
         planned.dataset.pixels(split)
     return train(
@@ -301,13 +359,36 @@ def train_member(
     )
 
 
+def _refuse_others(place: Path, dataset: Dataset) -> None:
+    """Refuses data from another place than that of the other runs, if it is tested on others.
+
+    Raises:
+        ValueError: A run of this set has other test images.
+    """
+    for info in sorted(place.parent.glob(f"*/{INFO}")):
+        about = read_json(info).get("data", {})
+        moved = about.get("source") != shown(dataset.source)
+        if moved and "tested" in about and about["tested"] != dataset.tested:
+            raise ValueError(
+                f"{shown(dataset.source)} has other test images than {about.get('source')}, on "
+                f"which {info.parent.name} was trained: choose another --out"
+            )
+
+
 def note_commit(folder: Path, member: Member) -> None:
-    """Keeps with which version of the code a member is trained now, if the code tells one."""
-    if not (commit := _commit()):
+    """Keeps with which version of the code a member is trained now, if the code tells one.
+
+    One that goes on keeps those of its earlier parts too.
+    """
+    runs, commit = read_set(folder), _commit()
+    goes_on = (folder / member.folder / INFO).is_file()
+    earlier = str(runs.facts.get(_COMMITS, {}).get(member.name, "")) if goes_on else ""
+    if not commit and not earlier:
         return
-    runs = read_set(folder)
+    commit = commit or "unknown"
+    all_parts = dict.fromkeys([*filter(None, earlier.split(", ")), commit])
     known = [each for each in runs.commits if each != commit]
-    facts = overlaid(runs.facts, {_COMMITS: {member.name: commit}})
+    facts = overlaid(runs.facts, {_COMMITS: {member.name: ", ".join(all_parts)}})
     write_json(folder / SET, to_plain(replace(runs, commits=(*known, commit), facts=facts)))
 
 
@@ -351,14 +432,18 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _commit() -> str:
-    """The commit of our repository, if the code lies in one; "-dirty" where files were changed."""
+    """The commit of our repository, if the code lies in one; "-dirty" where files were changed.
+
+    A copy of the code elsewhere says it by SMALLVIT_COMMIT.
+    """
+    copied = os.environ.get("SMALLVIT_COMMIT", "")
     for words in (["ls-files", "--error-unmatch", __file__], ["describe", "--always", "--dirty"]):
         try:
             done = subprocess.run(
                 ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True
             )
         except OSError:
-            return ""
+            return copied
         if done.returncode:
-            return ""
+            return copied
     return done.stdout.strip()

@@ -229,17 +229,18 @@ def result_of(runs: RunSet, outcomes: Sequence[Outcome]) -> Result:
                 minutes=row.minutes,
                 images_per_second=row.images_per_second,
                 commit=runs.trained_with(outcome.member),
-                hardware=run.info["device"],
-                torch=run.info["torch"],
+                hardware=", ".join(run.across_parts("device")),
+                torch=", ".join(run.across_parts("torch")),
                 curve=tuple(run.log()),
             )
         )
     if not trainings:
         raise ValueError(f"no run of {published.key} is finished: there is no result to keep")
     first, _ = finished[0]
+    other_data, _ = departures(runs, [first])
     return Result(
         row=published.key,
-        data=str(leaf(first.config.to_dict(), "data.source")),
+        data=Path(first.config.data.source).name if other_data else published.data,
         model=first.info["model"]["name"],
         recipe=first.config.recipe,
         command=runs.command,

@@ -31,9 +31,9 @@ class Training:
             logged. Papers report it; it is too good, and nothing here uses it.
         minutes: Of training.
         images_per_second: Of training.
-        commit: Of the code.
-        hardware: The device.
-        torch: Its version.
+        commit: Of the code; of a training in parts, those of all parts in order.
+        hardware: The device, in the same way.
+        torch: Its version, in the same way.
         curve: Lines of the log.
     """
 

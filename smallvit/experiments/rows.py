@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from smallvit.config_io import leaf
 from smallvit.evaluation import Estimate, Evaluation
 from smallvit.evaluation.paired import LEVEL, holm, same_images
 from smallvit.evaluation.seeds import Versus, deviation, hits_of, mean_accuracy, versus
@@ -97,12 +98,13 @@ def make_rows(outcomes: Sequence[Outcome]) -> list[Row]:
     base = next((row for row in rows if row.accuracy is not None), None)
     if base is None:
         return rows
-    reference = list(evaluations_of(base).values())
+    reference = _tested(base)
     compared: dict[str, Versus] = {}
     for row in rows:
-        evaluations = list(evaluations_of(row).values())
-        if row is not base and evaluations and same_images(reference[0], evaluations[0]):
-            compared[row.name] = versus(hits_of(reference), hits_of(evaluations))
+        tested = _tested(row)
+        if row is not base and tested and _alike(*reference[0], *tested[0]):
+            both = ([each for _, each in evaluated] for evaluated in (reference, tested))
+            compared[row.name] = versus(*map(hits_of, both))
     corrected = dict(zip(compared, holm([each.p for each in compared.values()]), strict=True))
     return [replace(row, versus=compared.get(row.name), p=corrected.get(row.name)) for row in rows]
 
@@ -142,12 +144,34 @@ def _row(name: str, outcomes: list[Outcome]) -> Row:
 
 def evaluations_of(row: Row) -> dict[int, Evaluation]:
     """By seed, if all finished runs have one: those on the same images, where some lacked time."""
-    finished = {o.member.seed: o.run for o in row.outcomes if o.run and o.state == "finished"}
-    found = {seed: each for seed, run in finished.items() if (each := run.evaluation()) is not None}
-    if len(found) < len(finished) or not found:
-        return {}
-    whole = max(found.values(), key=lambda each: each.count)
-    return {seed: each for seed, each in found.items() if same_images(whole, each)}
+    finished = [o for o in row.outcomes if o.state == "finished"]
+    seeds = {o.run.folder: o.member.seed for o in finished if o.run}
+    return {seeds[run.folder]: evaluation for run, evaluation in _tested(row)}
+
+
+def _tested(row: Row) -> list[tuple[Run, Evaluation]]:
+    """The runs and evaluations of `evaluations_of`, all with the same names of images."""
+    found = [(run, each) for run in row.runs if (each := run.evaluation()) is not None]
+    if len(found) < len(row.runs) or not found:
+        return []
+    whole = max(found, key=lambda pair: pair[1].count)
+    alike = [(run, each) for run, each in found if _alike(*whole, run, each)]
+    names = whole[1].predictions.names if whole[1].predictions else ()
+    return [
+        (run, replace(each, predictions=replace(each.predictions, names=names)))
+        for run, each in alike
+        if each.predictions
+    ]
+
+
+def _alike(run: Run, tested: Evaluation, other: Run, others: Evaluation) -> bool:
+    """Whether both were tested on the same images, whose names may tell of two machines."""
+    prints = {each.info.get("data", {}).get("fingerprint", each) for each in (run, other)}
+    whole = all(
+        each.count == leaf(about.info, "data.counts.test")
+        for about, each in ((run, tested), (other, others))
+    )
+    return same_images(tested, others) or (len(prints) == 1 and whole)
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:

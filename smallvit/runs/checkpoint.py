@@ -61,6 +61,7 @@ class Progress:
         steps: Steps to do.
         plans: From which step on how many steps were planned, if the time changed that; the last
             are `steps`.
+        spent: Seconds of the steps since the last line of the log, in processes that were stopped.
         best_step: The step with the best validation.
         best: Its score.
         best_weights: The model's weights after it.
@@ -84,6 +85,7 @@ class Progress:
     scaler: dict[str, Any] = field(default_factory=dict)
     ended: str = ""
     plans: list[tuple[int, int]] = field(default_factory=list)
+    spent: float = 0.0
 
     def __post_init__(self) -> None:
         self.plans = [(start, steps) for start, steps in self.plans] or [(0, self.steps)]

@@ -201,6 +201,24 @@ class Run:
         write_bytes(self.folder / CONFIG, config.to_yaml().encode())
         return Run(self.folder, config, run.info)
 
+    def moved(self, **places: Any) -> "Run":
+        """Records where its data lies now: `source` and `root` of its config's `data`.
+
+        What lies there is compared with what the run was trained on where it goes on.
+        """
+        config = self.config.changed({"data": places})
+        if config == self.config:
+            return self
+        with self.locked():
+            write_bytes(self.folder / CONFIG, config.to_yaml().encode())
+            run = Run(self.folder, config, self.info)
+            return run.note(hashes=run.hashed(CONFIG))
+
+    def across_parts(self, key: str) -> tuple[str, ...]:
+        """What is recorded under a key, such as the device, of all parts of a run in order."""
+        parts = [*self.info.get("earlier", []), self.info]
+        return tuple(dict.fromkeys(str(part[key]) for part in parts if key in part))
+
     @cached_property
     def card(self) -> Card:
         """What goes with the weights; the keys of run.json are read here."""

@@ -98,6 +98,7 @@ def run_loop(training: Training) -> None:
                 _replan(training)
             requested, over = _questions(training, stop)
             if requested:
+                progress.spent += clock() - since[1]
                 save(training)
                 return
             if over and not progress.ended:
@@ -147,8 +148,9 @@ def _end_interval(training: Training, since: tuple[int, float], lr: float) -> No
         lr=lr,
         **means,
         images_per_second=speed,
-        seconds=round(seconds, 3),
+        seconds=round(seconds + progress.spent, 3),
     )
+    progress.spent = 0.0
     before = clock()
     val = _validate(training) if "val" in training.dataset.splits else {}
     if config.loop.log_test and "test" in training.dataset.splits:

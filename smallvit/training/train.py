@@ -195,12 +195,9 @@ def _facts(
     dataset: Dataset, model: nn.Module, notes: list[str], world: World, command: str | None
 ) -> dict[str, Any]:
     """What run.json says before the first step."""
-    device, (mean, std) = world.device, dataset.statistics
+    mean, std = dataset.statistics
     return {
-        "smallvit": smallvit.__version__,
-        "torch": str(torch.__version__),
-        "python": sys.version.split()[0],
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        **_machine(world),
         "processes": world.size,
         "threads": torch.get_num_threads(),
         "command": command or "",
@@ -212,6 +209,17 @@ def _facts(
         "mean": list(mean),
         "std": list(std),
         "notes": [*dataset.notes, *notes],
+    }
+
+
+def _machine(world: World) -> dict[str, str]:
+    """What a run, or a part of it, is trained with."""
+    device = world.device
+    return {
+        "smallvit": smallvit.__version__,
+        "torch": str(torch.__version__),
+        "python": sys.version.split()[0],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
 
 
@@ -340,17 +348,16 @@ def resume(
 
 
 def _note_machine(run: Run, world: World) -> Run:
-    """Says and records that a run goes on with other threads or processes: the bits will differ."""
-    now = {"threads": torch.get_num_threads(), "processes": world.size}
+    """Says and records that a run goes on with something else: the bits will differ."""
+    now = {**_machine(world), "threads": torch.get_num_threads(), "processes": world.size}
     changes = {key: value for key, value in now.items() if run.info.get(key) != value}
     if not changes:
         return run
     for key, value in changes.items():
+        before = run.info.get(key)
+        which = f"{key} {before}" if key in _machine(world) else f"{before} {key}"
         logger.warning(
-            "the run began with %s %s and goes on with %s: the last bits will differ",
-            run.info.get(key),
-            key,
-            value,
+            "the run began with %s and goes on with %s: the last bits will differ", which, value
         )
     earlier = [*run.info.get("earlier", []), {key: run.info.get(key) for key in changes}]
     return run.note(**changes, earlier=earlier)

@@ -3,6 +3,7 @@
 import json
 import logging
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from smallvit.experiments.compare import changes_for, listed
 from smallvit.experiments.rows import Row, count_flops, verdicts
 from smallvit.recipes import plan
 from smallvit.runs import Run
+from smallvit.runs.changes import changes_of
+from smallvit.runs.config import LossConfig
 from tests.experiments.conftest import TINY_WORDS, finished_set
 from tests.reporting.conftest import Page
 from tests.reporting.test_report import check_alone, check_readable
@@ -28,12 +31,15 @@ def smallvit(line: str, *words: str):
     return CliRunner().invoke(app, [*shlex.split(line), *words], env={"COLUMNS": "200"})
 
 
+NORMALISED = {"loss": {"drloc": "auto", "drloc_form": "normalised"}}
+
+
 @pytest.mark.parametrize(
     ("spec", "changes"),
     [
         ("auto", {"model": {"name": "auto"}}),
         ("vit_9_p4+spt+lsa", {"model": {"name": "vit_9_p4+spt+lsa"}}),
-        ("resnet18+drloc", {"model": {"name": "resnet18"}, "loss": {"drloc": "auto"}}),
+        ("resnet18+drloc", {"model": {"name": "resnet18"}, **NORMALISED}),
         (
             "swin_tiny_p2+spt+drloc-released",
             {
@@ -45,7 +51,7 @@ def smallvit(line: str, *words: str):
         ("pretrained:runs/a+b", {"model": {"pretrained": "runs/a+b"}}),
         (
             "cct_7_3x1+pretrained:cct.pth+drloc",
-            {"model": {"name": "cct_7_3x1", "pretrained": "cct.pth"}, "loss": {"drloc": "auto"}},
+            {"model": {"name": "cct_7_3x1", "pretrained": "cct.pth"}, **NORMALISED},
         ),
     ],
 )
@@ -77,6 +83,22 @@ def test_the_budget_is_the_same_for_all(settings, source):
     assert chosen.facts["budget"] == f"{epochs.pop():g} epochs"
     timed = compare_set({**plain, "schedule": {"minutes": 5}}, ["auto"], seeds=1)
     assert timed.facts["budget"] == "5 minutes"
+
+
+@pytest.mark.parametrize("recipe", ["auto", "drloc", "spt-lsa"])
+def test_arms_of_a_loss_differ_by_nothing_else(source, recipe):
+    """A recipe may have the loss by itself, in its released form: the plain arm has none."""
+    words = (f"data.source={source}", f"recipe={recipe}", "schedule.steps=4", "data.image_size=32")
+    settings = changes_of([*words, "loop.device=cpu"])
+    name = "swin_tiny_p2"
+    runs = compare_set(settings, [name, f"{name}+drloc", f"{name}+drloc-released"], seeds=1)
+    configs = [plan(changes=member.changes).config for member in runs.members]
+    losses = [(c.loss.drloc, c.loss.drloc_form) for c in configs]
+    assert losses[0][0] == 0.0
+    assert losses[1:] == [("auto", "normalised"), ("auto", "released")]
+    assert len({replace(c, loss=LossConfig()).to_yaml() for c in configs}) == 1
+    (alone,) = compare_set(settings, [name], seeds=1).members  # the recipe's own
+    assert plan(changes=alone.changes).config.loss.drloc == ("auto" if recipe == "drloc" else 0.0)
 
 
 def test_the_splits_are_the_same_for_all(tmp_path, run):
@@ -196,7 +218,7 @@ def test_auto_is_the_same_wherever_it_stands(source):
         ("compare --out {out} --seeds 5 --models resnet18", "--models, --seeds"),
         ("ablate --out {out} --minutes 3", "--minutes"),
         ("curve --out {out} --set seed=3 --shares 0.1,1", "--shares, --set"),
-        ("reproduce --out {out} --data x --best-of-epochs", "--best-of-epochs, --data"),
+        ("reproduce --out {out} --data x --best-of-epochs", "--best-of-epochs"),
     ],
 )
 def test_what_a_set_that_goes_on_would_not_heed_is_refused(line, named, run, tmp_path):

@@ -165,3 +165,48 @@ def test_performers_drop_at_the_end_of_both_branches():
         performer = create_model("t2t_14", num_classes=3, image_size=32).tokenizer.transformers[0]
     assert performer.dropout.p == 0.1
     assert performer.mlp.dropout.p == 0.0
+
+
+def xavier(fan_in, fan_out):
+    return (2 / (fan_in + fan_out)) ** 0.5
+
+
+#: Model and parameter, and the standard deviation with which the authors' code starts it.
+STARTS = [
+    ("pit_tiny_p2", "positions.table", 1.0),
+    ("pit_tiny_p2", "tokenizer.proj.weight", xavier(12, 4 * 96)),
+    ("pit_tiny_p2", "stages.1.0.attention.qkv.weight", xavier(192, 576)),
+    ("pit_tiny_p2", "stages.1.0.mlp.fc1.weight", xavier(192, 384)),
+    ("pit_tiny_p2", "poolings.0.depthwise.weight", xavier(9, 9 * 192)),
+    ("pit_tiny_p2", "poolings.0.class_proj.weight", xavier(96, 192)),
+    ("pit_tiny_p2+spt+lsa", "tokenizer.proj.weight", xavier(60, 96)),
+    ("pit_tiny_p2+spt+lsa", "poolings.0.spt.proj.weight", xavier(20 * 96, 192)),
+    ("pit_tiny_p2", "stages.1.0.mlp.fc1.bias", 0.0),
+    ("swin_tiny_p2", "positions.table", 0.02),
+    ("t2t_12", "tokenizer.transformers.0.attention.qkv.weight", 0.02),
+    ("t2t_12", "tokenizer.proj.weight", 0.02),
+    ("t2t_12", "blocks.3.mlp.fc1.weight", 0.02),
+    ("t2t_12", "blocks.3.mlp.fc1.bias", 0.0),
+    ("t2t_12", "pool.token", 0.02),
+    ("t2t_14", "tokenizer.transformers.0.kqv.weight", 0.02),
+    ("t2t_14", "blocks.3.attention.qkv.weight", 0.02),
+    ("t2t_14", "pool.token", 0.02),
+    ("cvt_13", "stages.1.0.mlp.fc1.weight", uniform(192)),
+    ("cvt_13", "stages.1.0.mlp.fc1.bias", uniform(192)),
+    ("vit_lite_7_p4", "positions.table", 0.2),
+    ("vit_lite_7_p4", "pool.token", 0.0),
+    ("vit_lite_7_p4", "blocks.3.attention.qkv.weight", 0.02),
+    ("cct_2_3x2", "tokenizer.convs.1.weight", (2 / (9 * 64)) ** 0.5),
+]
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    built = {name: dict(build(name).named_parameters()) for name, _, _ in STARTS}
+    return lambda model, name: built[model][name]
+
+
+@pytest.mark.parametrize(("model", "name", "expected"), STARTS)
+def test_starts_are_those_of_the_released_code(parameters, model, name, expected):
+    tensor = parameters(model, name)
+    assert std(tensor) == pytest.approx(expected, rel=0.1 if tensor.numel() > 1_000 else 0.25)
