@@ -38,16 +38,17 @@ class Between(NamedTuple):
 
     def words(self, value: float) -> str:
         """What is allowed, for a value that is not."""
-        if self.most < _MANY:
+        if self.most != _MANY:
             return f"{self.least:,} to {self.most:,}"
         return f"{self.least:,} or more" if value < self.least else f"at most {self.most:,}"
 
 
 _MANY = 10**9
-"""Ends of ranges from here on are not worth mentioning."""
+"""The end of ranges whose end is not worth mentioning."""
 
 Positive = Annotated[int, Between(1, _MANY)]
 Natural = Annotated[int, Between(0, _MANY)]
+Amount = Annotated[float, Between(0, _MANY)]
 Width = Annotated[int, Between(1, 65_536)]
 """Of layers: more would not fit any memory."""
 

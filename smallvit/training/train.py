@@ -75,7 +75,7 @@ def train(
     """
     started = clock() if started is None else started
     world = join_world(config.loop.device)
-    load_compiler(config.compiles(world.device.type))
+    load_compiler(config.loop.compiles(world.device.type, config.schedule.minutes))
     try:
         require_loggers(config)
         set_determinism(config.loop.deterministic)
@@ -309,7 +309,7 @@ def resume(
     if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
         raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
     world = join_world(config.loop.device)
-    load_compiler(config.compiles(world.device.type))
+    load_compiler(config.loop.compiles(world.device.type, config.schedule.minutes))
     lock = ExitStack()
     try:
         with world.first():

@@ -174,7 +174,7 @@ def test_an_empty_file_is_the_default():
         ("schedule: {minutes: .inf}", "minutes is inf"),
         ("optim: {lr: .inf}", "lr is inf"),
         ("optim: {betas: [0.9, 1.0]}", "betas is"),
-        ("seed: -1", "seed is -1: allowed is 0 to 4294967295"),
+        ("seed: -1", "seed is -1: allowed is 0 to 4,294,967,295"),
         ("seed: 1e12", "seed is 1000000000000: allowed is 0 to"),
         ("optim: {ema: 1}", "ema is 1"),
         ("loss: {drloc: true}", "loss.drloc is True: expected a number or allowed is auto"),
