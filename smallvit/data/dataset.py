@@ -24,7 +24,7 @@ from smallvit.data.sources import SPLITS, find
 from smallvit.data.splits import assign, deal, hold_out, keep
 from smallvit.data.survey import survey_array, survey_files
 from smallvit.files import hash_bytes
-from smallvit.sizes import Fit, Size, as_size, check_fit
+from smallvit.sizes import Fit, Size, as_size
 from smallvit.text import counted, nearest, shown, some
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Dataset:
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
-        check_fit(self.fit)
+        check("fit", self.fit, Fit)
 
     @cached_property
     def shared_size(self) -> Size | None:

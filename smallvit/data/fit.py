@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from smallvit.arguments import check
 from smallvit.data.images import Decoded, as_array, as_decoded
-from smallvit.sizes import Fit, Size, as_size, check_fit
+from smallvit.sizes import Fit, Size, as_size
 
 FILL = 128
 """The grey of letterbox bars: the middle of the range, near zero once images are normalised."""
@@ -40,7 +41,7 @@ def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
     Letterbox keeps the whole image and its proportions and centres it; stretch keeps the whole
     image; crop keeps the proportions and cuts the longer side, equally on both ends.
     """
-    check_fit(fit)
+    check("fit", fit, Fit)
     rows, columns = size
     if fit == "stretch":
         return Placement((0, 0, height, width), size, (0, 0))

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
+from smallvit.arguments import check
 from smallvit.data.fit import FILL
-from smallvit.sizes import Fit, Size, check_fit
+from smallvit.sizes import Fit, Size
 
 _BITS = 22
 
@@ -34,7 +35,7 @@ def fit_tensor(
     images: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "letterbox"
 ) -> UInt8[Tensor, "B C h w"]:
     """`fit_image` for a batch of decoded images of one shape; the bytes are the same."""
-    check_fit(fit)
+    check("fit", fit, Fit)
     device = images.device
     height = torch.full((), images.shape[2], dtype=torch.int64, device=device)
     width = torch.full((), images.shape[3], dtype=torch.int64, device=device)

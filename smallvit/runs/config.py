@@ -4,13 +4,21 @@ The lines below `Attributes:` are also the help texts of the command line. Impor
 PyTorch, so that `--help` does not wait for it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from smallvit.arguments import Amount, Between, Natural, Positive, Share, check_fields
+from smallvit.arguments import (
+    AboveZero,
+    Amount,
+    Between,
+    Natural,
+    Positive,
+    Rate,
+    Share,
+    check_fields,
+)
 from smallvit.augment.config import AugmentConfig
 from smallvit.config_io import differences, from_plain, overlaid, read_yaml, to_plain, write_yaml
 from smallvit.devices import DeviceName
@@ -109,7 +117,7 @@ class ModelConfig:
     pretrained: str | None = None
     frozen: Natural = 0
 
-    __post_init__ = check_fields
+    __post_init__ = check_fields  # type: ignore[misc]  # mypy wants a `def`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +156,7 @@ class LossConfig:
     teacher_temperature: Annotated[float, Between(0.1, 100)] = 2.0
     teacher_hash: str = ""
 
-    __post_init__ = check_fields
+    __post_init__ = check_fields  # type: ignore[misc]  # mypy wants a `def`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,12 +192,10 @@ class OptimConfig:
     eps: Amount = 1e-8
     layer_decay: Share = 1.0
     clip: Amount = 0.0
-    ema: Share = 0.0
+    ema: Rate = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.ema == 1:
-            raise ValueError("ema is 1: the average would never change; allowed is 0 up to below 1")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}: allowed is two numbers from 0 up to below 1")
 
@@ -216,9 +222,9 @@ class ScheduleConfig:
         patience: Validations without improvement after which training stops; 0 never stops.
     """
 
-    epochs: float = 100.0
+    epochs: AboveZero = 100.0
     steps: Positive | None = None
-    minutes: float | None = None
+    minutes: AboveZero | None = None
     plans: tuple[Size, ...] = ()
     warmup: Share = 0.05
     cooldown: Share = 0.0
@@ -232,10 +238,6 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("epochs", "minutes"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}: give a number above 0")
         starts = [start for start, _ in self.plans]
         if self.plans and (
             starts != sorted(starts) or starts[0] or self.plans[-1][1] != self.steps
