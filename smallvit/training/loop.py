@@ -32,7 +32,7 @@ from smallvit.runs.folder import (
 from smallvit.training.log import Log
 from smallvit.training.objective import Objective
 from smallvit.training.optim import is_mixed, learning_rate, position
-from smallvit.training.pace import Pace, Stop
+from smallvit.training.pace import Pace, Stop, stopping
 from smallvit.training.statistics import Shown, batches_needed
 from smallvit.training.step import NonFiniteError, Stepper
 
@@ -70,7 +70,7 @@ def run_loop(training: Training) -> None:
     config, progress, clock = training.run.config, training.progress, training.clock
     first, saved = progress.step, clock()
     since = first, saved  # the step and time at which the log's interval begins
-    with Stop() as stop:
+    with stopping() as stop:
         while not progress.ended:
             at, whole = position(progress.step, progress.plans)
             lr = learning_rate(at, whole, config.optim.lr, config.schedule)
@@ -299,7 +299,7 @@ def finish(training: Training) -> Run:
         run = run.settle(run.config.with_steps(progress.steps, plans))
         run = run.note(**ending, hashes=run.hashed(CONFIG, WEIGHTS, LAST, LOG, EVALUATION))
         remove_checkpoints(run.folder / CHECKPOINTS)
-    world.wait()
+    world.gather(None)  # all have come so far
     # What the first process wrote is what the others return.
     return run if world.leads else replace(run, info={**run.info, **ending})
 
