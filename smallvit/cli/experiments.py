@@ -292,7 +292,7 @@ def _work(
     from rich.console import Console
 
     from smallvit.experiments import begin, conclude
-    from smallvit.runs.folder import new_folder
+    from smallvit.runs.places import new_folder
 
     kind = str(context.command.name)
     if wanted is None and out is None:

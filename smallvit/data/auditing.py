@@ -1,6 +1,7 @@
 """`audit`: what makes results worse, or better than they are; each check is a function."""
 
 import json
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from smallvit.data.dataset import Dataset
 from smallvit.data.images import UnreadableError, as_array
 from smallvit.data.similar import flip_loss, near_duplicates
 from smallvit.data.survey import joined
-from smallvit.text import counted, folded, shown, some
+from smallvit.text import counted, shown, some
 
 Level = Literal["error", "warning", "hint"]
 Items = tuple[tuple[str, ...], ...]
@@ -296,8 +297,8 @@ def _classes(view: View) -> Iterator[Finding]:
             items=(tuple(classes),),
         )
     folds: dict[str, list[str]] = defaultdict(list)
-    for name in classes:
-        folds[folded(name)].append(name)
+    for name in classes:  # as some file systems compare names
+        folds[unicodedata.normalize("NFC", name).casefold()].append(name)
     yield from _found(
         "error",
         "case",

@@ -179,11 +179,6 @@ class Dataset:
         return hash_bytes(b"".join(parts))
 
     @property
-    def contents(self) -> str:
-        """A hash of all images, whatever their names, their order and their splits."""
-        return _hash_of(*self.splits.values())
-
-    @property
     def tested(self) -> str | None:
         """A hash of the images of the test split, whatever their order; None if there is none."""
         return _hash_of(self.splits["test"]) if "test" in self.splits else None
@@ -201,7 +196,7 @@ class Dataset:
             "fit": self.fit,
             "fill": FILL,
             "fingerprint": self.fingerprint,
-            "contents": self.contents,
+            "contents": _hash_of(*self.splits.values()),
             "tested": self.tested,
             "dropped": [shown(name) for name in self.dropped],
         }

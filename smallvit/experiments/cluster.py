@@ -33,7 +33,7 @@ from smallvit.experiments.engine import (
 )
 from smallvit.extras import require
 from smallvit.files import write_bytes
-from smallvit.runs.folder import CHECKPOINTS, INFO, LOG
+from smallvit.runs.places import CHECKPOINTS, INFO, LOG
 from smallvit.training.pace import stopping
 
 logger = logging.getLogger(__name__)

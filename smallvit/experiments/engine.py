@@ -22,8 +22,8 @@ from smallvit.arguments import checked
 from smallvit.config_io import differences, from_plain, overlaid, to_plain
 from smallvit.files import read_json, write_json
 from smallvit.recipes import plan
-from smallvit.runs.folder import INFO, Run, refuse_taken
-from smallvit.runs.lock import locked
+from smallvit.runs.folder import Run
+from smallvit.runs.places import INFO, locked, refuse_taken
 from smallvit.text import some
 from smallvit.training import resume, train
 

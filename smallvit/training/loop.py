@@ -19,16 +19,8 @@ from smallvit.runs.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
-from smallvit.runs.folder import (
-    CHECKPOINTS,
-    CONFIG,
-    EVALUATION,
-    LAST,
-    LOG,
-    WEIGHTS,
-    Run,
-    resume_command,
-)
+from smallvit.runs.folder import Run
+from smallvit.runs.places import CHECKPOINTS, CONFIG, EVALUATION, LAST, LOG, WEIGHTS, resume_command
 from smallvit.training.log import Log
 from smallvit.training.objective import Objective
 from smallvit.training.optim import is_mixed, learning_rate, position
