@@ -6,7 +6,7 @@ filter ("bilinear"); `fit_tensor`, in `smallvit.data.tensors`, gives the same by
 operations, so that an exported model can carry it. Importing this needs no PyTorch.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -46,16 +46,16 @@ def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
     if fit == "stretch":
         return Placement((0, 0, height, width), size, (0, 0))
     if fit == "crop":
-        h = min(height, max(1, _divide(width * rows, columns)))
-        w = min(width, max(1, _divide(height * columns, rows)))
+        h = min(height, max(1, divide(width * rows, columns)))
+        w = min(width, max(1, divide(height * columns, rows)))
         return Placement(((height - h) // 2, (width - w) // 2, h, w), size, (0, 0))
-    h = min(rows, max(1, _divide(height * columns, width)))
-    w = min(columns, max(1, _divide(width * rows, height)))
+    h = min(rows, max(1, divide(height * columns, width)))
+    w = min(columns, max(1, divide(width * rows, height)))
     return Placement((0, 0, height, width), (h, w), ((rows - h) // 2, (columns - w) // 2))
 
 
-def _divide(a: int, b: int) -> int:
-    """The quotient, rounded half up."""
+def divide(a: Any, b: Any) -> Any:
+    """The quotient of whole numbers, or of tensors of them, rounded half up."""
     return (2 * a + b) // (2 * b)
 
 

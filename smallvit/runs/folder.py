@@ -194,33 +194,23 @@ class Run:
     def card(self) -> Card:
         """What goes with the weights; the keys of run.json are read here."""
         info, data = self.info, self.info.get("data", {})
-        crossed = info.get("cross_validation")
+        crossed, accuracy = info.get("cross_validation"), None
+        facts = {name: info.get(name) for name in ("parameters", "steps")}
+        facts["counts"] = data.get("counts", {})
         try:
-            estimate = crossed["accuracy"] if crossed else {}
+            if crossed:
+                facts |= {"folds": crossed["folds"], "steps_of_folds": info.get("steps_of_folds")}
+                accuracy = tuple(crossed["accuracy"][name] for name in ("value", "low", "high"))
             return Card(
-                classes=data["classes"],
-                image_size=data["image_size"],
-                channels=data["channels"],
-                fit=data["fit"],
+                **{name: data[name] for name in ("classes", "image_size", "channels", "fit")},
                 mean=info["mean"],
                 std=info["std"],
                 temperature=info.get("temperature", 1.0),
                 model=info["model"],
                 config=self.config.to_dict(),
                 versions={name: info[name] for name in ("smallvit", "torch") if name in info},
-                facts={
-                    "parameters": info.get("parameters"),
-                    "steps": info.get("steps"),
-                    "counts": data.get("counts", {}),
-                    **(
-                        {"folds": crossed["folds"], "steps_of_folds": info.get("steps_of_folds")}
-                        if crossed
-                        else {}
-                    ),
-                },
-                accuracy=(estimate["value"], estimate["low"], estimate["high"])
-                if crossed
-                else None,
+                facts=facts,
+                accuracy=accuracy,
             )
         except KeyError as error:
             raise ValueError(f"{self.folder / INFO} is damaged: it has no {error}") from error
