@@ -41,8 +41,9 @@ class Between(NamedTuple):
     def words(self, value: float) -> str:
         """What is allowed, for a value that is not."""
         if self.most not in (_MANY, _LARGEST):
+            least = f"above {self.least:,}" if self.left_out == self.least else f"{self.least:,}"
             below = "up to below" if self.left_out == self.most else "to"
-            return f"{self.least:,} {below} {self.most:,}"
+            return f"{least} {below} {self.most:,}"
         if value > self.most:
             return f"at most {self.most:,.10g}"
         return (

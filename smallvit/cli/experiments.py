@@ -87,17 +87,16 @@ Cores = Annotated[
     ),
 ]
 
+#: What all commands for sets have, besides the options of a config and their own.
+OF_SETS = {"out": Out, "changes": Changes, "on": On, "cores": Cores}
+
 
 @app.command()
-@with_options(SHARED)
+@with_options(SHARED, more=OF_SETS)
 def compare(
     context: typer.Context,
     models: Models = None,
     seeds: Seeds = 3,
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say which of several models is best on your images, or that this cannot be told.
@@ -106,38 +105,34 @@ def compare(
     """
     from smallvit.experiments import compare_set
 
-    settings = _settings(context, SHARED, changes)
+    settings = _settings(context, SHARED)
     wanted = None
     if leaf(settings, "data.source"):
         wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
-    _end(_work(context, wanted, out, on=on, cores=cores))
+    _end(_work(context, wanted))
 
 
 @app.command()
-@with_options(ABLATED)
+@with_options(ABLATED, more=OF_SETS)
 def ablate(
     context: typer.Context,
     seeds: Seeds = 3,
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say what SPT, LSA and DRLoc each add to a model on your images, and together."""
     from smallvit.experiments import ablate_set
 
-    settings = _settings(context, ABLATED, changes)
+    settings = _settings(context, ABLATED)
     wanted = None
     if leaf(settings, "data.source"):
         wanted, impossible = ablate_set(settings, seeds=seeds, command=typed())
         for row, reason in impossible.items():
             say(f"{row} is left out: {reason}", err=True)
-    _end(_work(context, wanted, out, on=on, cores=cores))
+    _end(_work(context, wanted))
 
 
 @app.command()
-@with_options(SHARED)
+@with_options(SHARED, more=OF_SETS)
 def curve(
     context: typer.Context,
     models: Models = None,
@@ -156,22 +151,18 @@ def curve(
             rich_help_panel=RUN,
         ),
     ] = None,
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say whether more images would help: accuracy against their number, and a forecast."""
     from smallvit.experiments import curve_set
 
-    settings = _settings(context, SHARED, changes)
+    settings = _settings(context, SHARED)
     wanted = None
     if leaf(settings, "data.source"):
         wanted = curve_set(
             settings, models or [], shares=_numbers(shares), seeds=seeds, command=typed()
         )
-    folder = _work(context, wanted, out, on=on, cores=cores)
+    folder = _work(context, wanted)
     if result is not None:
         from smallvit.experiments import read_outcomes
         from smallvit.experiments.curve import make_curves, result_of
@@ -186,7 +177,7 @@ def curve(
 
 
 @app.command()
-@with_options(REPRODUCED)
+@with_options(REPRODUCED, more=OF_SETS)
 def reproduce(
     context: typer.Context,
     row: Annotated[
@@ -212,10 +203,6 @@ def reproduce(
         Path,
         typer.Option(help="The folder that keeps results as JSON files."),
     ] = Path("results"),
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Train a row of the papers' tables, and show ours beside the published number."""
@@ -227,16 +214,16 @@ def reproduce(
     if listed:
         _list_rows(results)
         return
-    settings = _settings(context, REPRODUCED, changes)
+    settings = _settings(context, REPRODUCED)
     if data is not None:
         settings = overlaid(settings, nested("data.source", data))
-    wanted = None
+    wanted = usual = None
     if row is not None:
         wanted = reproduce_set(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
         )
-        out = out or Path("runs") / "reproduce" / row.replace("/", "-")
-    folder = _work(context, wanted, out, on=on, cores=cores)
+        usual = Path("runs") / "reproduce" / row.replace("/", "-")
+    folder = _work(context, wanted, usual)
     outcomes = read_outcomes(folder)
     if any(each.state == "finished" for each in outcomes):
         kept = write_result(results, result_of(read_set(folder), outcomes))
@@ -244,12 +231,10 @@ def reproduce(
     _end(folder)
 
 
-def _settings(
-    context: typer.Context, options: tuple[Any, ...], changes: list[str] | None
-) -> dict[str, Any]:
+def _settings(context: typer.Context, options: tuple[Any, ...]) -> dict[str, Any]:
     from smallvit.runs.changes import changes_of, layered
 
-    return layered(requested(context, options), changes_of(changes or []))
+    return layered(requested(context, options), changes_of(context.params["changes"] or []))
 
 
 def _refuse_settings(context: typer.Context) -> None:
@@ -276,15 +261,13 @@ def _numbers(text: str | None) -> list[float]:
         raise refusal(f"--shares is {text!r}: expected numbers such as 0.1,0.5,1") from None
 
 
-def _work(
-    context: typer.Context,
-    wanted: "RunSet | None",
-    out: Path | None,
-    *,
-    on: str | None,
-    cores: int | None,
-) -> Path:
-    """Trains what is missing of a set, the wanted one or that in `out`, and says what it shows.
+def _work(context: typer.Context, wanted: "RunSet | None", usual: Path | None = None) -> Path:
+    """Trains what is missing of a set, the wanted one or that in --out, and says what it shows.
+
+    Args:
+        context: What was typed.
+        wanted: The set, if settings name one.
+        usual: Its folder without --out.
 
     Returns:
         Its folder.
@@ -294,7 +277,7 @@ def _work(
     from smallvit.experiments import begin, conclude
     from smallvit.runs.places import new_folder
 
-    kind = str(context.command.name)
+    kind, out = str(context.command.name), context.params["out"] or usual
     if wanted is None and out is None:
         what = "which row? Name one, or see --list" if kind == "reproduce" else "which data?"
         raise refusal(f"{what}; or give the folder of an unfinished set with --out")
@@ -306,11 +289,11 @@ def _work(
     runs = begin(out, wanted)
     if runs.kind != kind:
         raise refusal(f"{out} is a set for `smallvit {runs.kind}`")
-    done = _conduct(out, on, cores)
+    done = _conduct(out, context.params["on"], context.params["cores"])
     sheet = conclude(out)
     if not done:
-        on = shlex.join(["smallvit", kind, "--out", str(out)])
-        say(f"stopped; go on with: {on}", err=True)
+        command = shlex.join(["smallvit", kind, "--out", str(out)])
+        say(f"stopped; go on with: {command}", err=True)
         raise typer.Exit(130)
     console = Console()
     for part in renderables(sheet, console.width):
