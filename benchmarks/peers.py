@@ -171,8 +171,8 @@ def whole_step(name, batch, precision, compiled):
     from smallvit.training.budget import make_loader
     from smallvit.training.distributed import World
     from smallvit.training.objective import make_objective
+    from smallvit.training.start import build_model
     from smallvit.training.step import Stepper
-    from smallvit.training.train import build_model
 
     source = Path(os.environ["SMALLVIT_CACHE"]) / "noise.npz"
     if not source.exists():

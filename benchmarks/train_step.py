@@ -48,8 +48,8 @@ from smallvit.runs.config import DataConfig, LoopConfig, ModelConfig, OptimConfi
 from smallvit.training.budget import make_loader
 from smallvit.training.distributed import World
 from smallvit.training.objective import make_objective
+from smallvit.training.start import build_model
 from smallvit.training.step import Stepper
-from smallvit.training.train import build_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MODELS = {

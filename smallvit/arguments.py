@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 import os
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import (
@@ -31,28 +32,38 @@ R = TypeVar("R")
 
 
 class Between(NamedTuple):
-    """The range of a number, both ends included."""
+    """The range of a number: both ends are in it, but for the one that is left out."""
 
     least: float
     most: float
+    left_out: float | None = None
 
     def words(self, value: float) -> str:
         """What is allowed, for a value that is not."""
-        if self.most < _MANY:
-            return f"{self.least:,} to {self.most:,}"
-        return f"{self.least:,} or more" if value < self.least else f"at most {self.most:,}"
+        if self.most not in (_MANY, _LARGEST):
+            least = f"above {self.least:,}" if self.left_out == self.least else f"{self.least:,}"
+            below = "up to below" if self.left_out == self.most else "to"
+            return f"{least} {below} {self.most:,}"
+        if value > self.most:
+            return f"at most {self.most:,.10g}"
+        return (
+            f"{self.least:,} or more" if self.left_out is None else f"a number above {self.least:,}"
+        )
 
 
-_MANY = 10**9
-"""Ends of ranges from here on are not worth mentioning."""
+_MANY, _LARGEST = 10**9, sys.float_info.max
+"""The ends of ranges whose end is not worth mentioning: of whole numbers, and of others."""
 
 Positive = Annotated[int, Between(1, _MANY)]
 Natural = Annotated[int, Between(0, _MANY)]
+Amount = Annotated[float, Between(0, _LARGEST)]
 Width = Annotated[int, Between(1, 65_536)]
 """Of layers: more would not fit any memory."""
 
 Port = Annotated[int, Between(0, 65_535)]
 Share = Annotated[float, Between(0, 1)]
+Rate = Annotated[float, Between(0, 1, left_out=1)]
+AboveZero = Annotated[float, Between(0, _LARGEST, left_out=0)]
 Seed = Annotated[int, Between(-(2**63), 2**63 - 1)]
 
 _OF_ARRAYS = "array_type"
@@ -112,7 +123,7 @@ def check(name: str, value: Any, hint: Any) -> None:
                 check(f"{name} holds", item, inner[0])
         if origin is Annotated and _is_number(value):
             allowed: Between = inner[1]
-            if not allowed.least <= value <= allowed.most:
+            if not allowed.least <= value <= allowed.most or value == allowed.left_out:
                 words = allowed.words(value)
                 raise ValueError(f"{name}{verb} {described(value)}: allowed is {words}")
         if origin is Literal and value not in inner and isinstance(value, str):

@@ -246,7 +246,16 @@ def _convert(kind: Any, value: Any, path: str) -> Any:
     if is_dataclass(kind) and isinstance(kind, type):
         return value if isinstance(value, kind) else from_plain(kind, value, path)
     if origin in (Union, types.UnionType):
-        return _convert_union(inner, value, path)
+        if value is None and type(None) in inner:
+            return None
+        reasons = []
+        for each in inner:
+            if each is not type(None):
+                try:
+                    return _convert(each, value, path)
+                except ValueError as error:
+                    reasons.append(str(error).removeprefix(f"{path} is {value!r}: "))
+        raise ValueError(f"{path} is {value!r}: {' or '.join(reasons)}")
     if origin is Literal:
         if value not in inner:
             verb = "are" if len(inner) > 1 else "is"
@@ -282,16 +291,3 @@ def _convert_scalar(kind: Any, value: Any, path: str) -> Any:
     if kind is type(None) and value is None:
         return None
     raise ValueError(f"{path} is {value!r}: expected {names.get(kind, kind.__name__)}")
-
-
-def _convert_union(kinds: Sequence[Any], value: Any, path: str) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    reasons = []
-    for kind in kinds:
-        if kind is not type(None):
-            try:
-                return _convert(kind, value, path)
-            except ValueError as error:
-                reasons.append(str(error).removeprefix(f"{path} is {value!r}: "))
-    raise ValueError(f"{path} is {value!r}: {' or '.join(reasons)}")

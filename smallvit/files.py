@@ -85,13 +85,29 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: It is not a JSON object.
     """
+    return json_object(path.read_bytes(), path)
+
+
+def json_object(data: bytes, path: Path) -> dict[str, Any]:
+    """Plain data from what a JSON file holds; see `read_json`."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        plain = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if not isinstance(data, dict):
+    if not isinstance(plain, dict):
         raise ValueError(f"{path} is damaged: it is not a JSON object")
-    return data
+    return plain
+
+
+def check_target(path: Path) -> None:
+    """Refuses a file that cannot be written where it is to lie, before any work.
+
+    Raises:
+        OSError: It is a folder, or there is no folder for it.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        state = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise OSError(f"{path} {state}: choose another name")
 
 
 def tensors_to_bytes(tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]) -> bytes:

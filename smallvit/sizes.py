@@ -1,7 +1,7 @@
 """Height and width of images and of grids of tokens, and the ways an image comes to a size."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Size = tuple[int, int]
 Fit = Literal["letterbox", "stretch", "crop"]
@@ -19,9 +19,3 @@ def as_size(value: int | Iterable[int]) -> Size:
             f"to {_LONGEST:,} pixels"
         )
     return int(sides[0]), int(sides[1])
-
-
-def check_fit(fit: str) -> None:
-    """Refuses a fit that does not exist."""
-    if not isinstance(fit, str) or fit not in get_args(Fit):
-        raise ValueError(f"fit is {fit!r}: allowed are {', '.join(get_args(Fit))}")

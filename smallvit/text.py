@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import unicodedata
 from collections.abc import Iterable
 
 
@@ -35,11 +34,6 @@ def counted(count: float, one: str, more: str | None = None) -> str:
     """A number with its noun: 1 image, 2 images, 1.5 minutes."""
     number = f"{count:,}" if isinstance(count, int) else f"{count:,g}"
     return f"{number} {one if count == 1 else more or one + 's'}"
-
-
-def folded(name: str) -> str:
-    """A name in one case and one Unicode form, as some file systems compare names."""
-    return unicodedata.normalize("NFC", name).casefold()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -81,7 +81,7 @@ class AugmentConfig:
     fill: Fill = "mean"
     erasing: Share = 0.0
     erasing_area: Range = (0.02, 1 / 3)
-    erasing_aspect: float = 0.3
+    erasing_aspect: Annotated[float, Between(0, 1, left_out=0)] = 0.3
     erasing_shape: EraseShape = "log"
     erasing_fill: EraseFill = "const"
     erasing_last: bool = False
@@ -112,10 +112,9 @@ class AugmentConfig:
                 raise ValueError(
                     f"{name} is {value}: give the least and largest area, between 0 and 1"
                 )
-        if not 0 < self.aspect[0] <= self.aspect[1] or not 0 < self.erasing_aspect <= 1:
+        if not 0 < self.aspect[0] <= self.aspect[1]:
             raise ValueError(
-                f"aspect is {self.aspect} and erasing_aspect {self.erasing_aspect}: give the least "
-                "and largest width over height, and a number between 0 and 1"
+                f"aspect is {self.aspect}: give the least and largest width over height"
             )
         if self.padding and self.resized_crop:
             raise ValueError(

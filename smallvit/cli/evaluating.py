@@ -10,6 +10,7 @@ import typer
 from smallvit.cli.app import app, refusal
 from smallvit.cli.terminal import say
 from smallvit.devices import DeviceName
+from smallvit.runs.places import is_run
 from smallvit.text import shown
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -44,7 +45,6 @@ def evaluate(
     """
     from smallvit.files import write_bytes
     from smallvit.inference.evaluate import evaluate as evaluate_run
-    from smallvit.runs.folder import is_run
 
     if data is not None and not is_run(run) and is_run(Path(data)):
         words = shlex.join(["smallvit", "evaluate", data, str(run)])

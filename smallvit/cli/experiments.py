@@ -91,17 +91,16 @@ Cores = Annotated[
     ),
 ]
 
+#: What all commands for sets have, besides the options of a config and their own.
+OF_SETS = {"out": Out, "changes": Changes, "on": On, "cores": Cores}
+
 
 @app.command()
-@with_options(SHARED)
+@with_options(SHARED, more=OF_SETS)
 def compare(
     context: typer.Context,
     models: Models = None,
     seeds: Seeds = 3,
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say which of several models is best on your images, or that this cannot be told.
@@ -111,40 +110,37 @@ def compare(
     from smallvit.experiments import compare_set
     from smallvit.experiments.engine import SET
 
-    settings = _settings(context, SHARED, changes)
+    settings = _settings(context, SHARED)
     wanted = None
+    out = context.params["out"]
     if not models and out is not None and (out / SET).is_file():
-        _relocate(context, settings, out)
+        _relocate(context, settings)
     elif leaf(settings, "data.source"):
         wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
-    _end(_work(context, wanted, out, on=on, cores=cores))
+    _end(_work(context, wanted))
 
 
 @app.command()
-@with_options(ABLATED)
+@with_options(ABLATED, more=OF_SETS)
 def ablate(
     context: typer.Context,
     seeds: Seeds = 3,
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say what SPT, LSA and DRLoc each add to a model on your images, and together."""
     from smallvit.experiments import ablate_set
 
-    settings = _settings(context, ABLATED, changes)
+    settings = _settings(context, ABLATED)
     wanted = None
     if leaf(settings, "data.source"):
         wanted, impossible = ablate_set(settings, seeds=seeds, command=typed())
         for row, reason in impossible.items():
             say(f"{row} is left out: {reason}", err=True)
-    _end(_work(context, wanted, out, on=on, cores=cores))
+    _end(_work(context, wanted))
 
 
 @app.command()
-@with_options(SHARED)
+@with_options(SHARED, more=OF_SETS)
 def curve(
     context: typer.Context,
     models: Models = None,
@@ -163,22 +159,18 @@ def curve(
             rich_help_panel=RUN,
         ),
     ] = None,
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Say whether more images would help: accuracy against their number, and a forecast."""
     from smallvit.experiments import curve_set
 
-    settings = _settings(context, SHARED, changes)
+    settings = _settings(context, SHARED)
     wanted = None
     if leaf(settings, "data.source"):
         wanted = curve_set(
             settings, models or [], shares=_numbers(shares), seeds=seeds, command=typed()
         )
-    folder = _work(context, wanted, out, on=on, cores=cores)
+    folder = _work(context, wanted)
     if result is not None:
         from smallvit.experiments import read_outcomes
         from smallvit.experiments.curve import make_curves, result_of
@@ -193,7 +185,7 @@ def curve(
 
 
 @app.command()
-@with_options(REPRODUCED)
+@with_options(REPRODUCED, more=OF_SETS)
 def reproduce(
     context: typer.Context,
     row: Annotated[
@@ -221,10 +213,6 @@ def reproduce(
         Path,
         typer.Option(help="The folder that keeps results as JSON files."),
     ] = Path("results"),
-    out: Out = None,
-    changes: Changes = None,
-    on: On = None,
-    cores: Cores = None,
     **_: Any,
 ) -> None:
     """Train a row of the papers' tables, and show ours beside the published number."""
@@ -236,17 +224,17 @@ def reproduce(
     if listed:
         _list_rows(results)
         return
-    settings = _settings(context, REPRODUCED, changes)
+    settings = _settings(context, REPRODUCED)
     if data is not None:
         settings = overlaid(settings, nested("data.source", data))
-    wanted = None
-    if row is None and out is not None:
-        _relocate(context, settings, out)
-    if row is not None:
+    wanted = usual = None
+    if row is None:
+        _relocate(context, settings)
+    else:
         wanted = reproduce_set(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
         )
-        out = out or Path("runs") / "reproduce" / row.replace("/", "-")
+        usual = Path("runs") / "reproduce" / row.replace("/", "-")
 
     def keep(folder: Path) -> Path | None:
         outcomes = read_outcomes(folder)
@@ -254,25 +242,26 @@ def reproduce(
             return None
         return write_result(results, result_of(read_set(folder), outcomes))
 
-    folder = _work(context, wanted, out, on=on, cores=cores, keep=keep)
+    folder = _work(context, wanted, usual, keep)
     if kept := keep(folder):
         say(f"result {kept}")
     _end(folder)
 
 
-def _settings(
-    context: typer.Context, options: tuple[Any, ...], changes: list[str] | None
-) -> dict[str, Any]:
+def _settings(context: typer.Context, options: tuple[Any, ...]) -> dict[str, Any]:
     from smallvit.runs.changes import changes_of, layered
 
-    return layered(requested(context, options), changes_of(changes or []))
+    return layered(requested(context, options), changes_of(context.params["changes"] or []))
 
 
-def _relocate(context: typer.Context, settings: dict[str, Any], out: Path) -> None:
-    """Has a set that goes on look for its data where the command says, if it does."""
+def _relocate(context: typer.Context, settings: dict[str, Any]) -> None:
+    """Has the set in --out that goes on look for its data where the command says, if it does."""
     from smallvit.experiments.engine import relocate
 
-    if place := {key: value for key, value in settings.get("data", {}).items() if value}:
+    out = context.params["out"]
+    if out is not None and (
+        place := {key: value for key, value in settings.get("data", {}).items() if value}
+    ):
         _refuse_settings(context)
         relocate(out, place)
 
@@ -305,15 +294,15 @@ def _numbers(text: str | None) -> list[float]:
 def _work(
     context: typer.Context,
     wanted: "RunSet | None",
-    out: Path | None,
-    *,
-    on: str | None,
-    cores: int | None,
+    usual: Path | None = None,
     keep: Callable[[Path], object] = lambda folder: None,
 ) -> Path:
-    """Trains what is missing of a set, the wanted one or that in `out`, and says what it shows.
+    """Trains what is missing of a set, the wanted one or that in --out, and says what it shows.
 
     Args:
+        context: What was typed.
+        wanted: The set, if settings name one.
+        usual: Its folder without --out.
         keep: Called after every run that has ended: what comes after it may be stopped.
 
     Returns:
@@ -322,9 +311,9 @@ def _work(
     from rich.console import Console
 
     from smallvit.experiments import begin, conclude
-    from smallvit.runs.folder import new_folder
+    from smallvit.runs.places import new_folder
 
-    kind = str(context.command.name)
+    kind, out = str(context.command.name), context.params["out"] or usual
     if wanted is None and out is None:
         what = "which row? Name one, or see --list" if kind == "reproduce" else "which data?"
         raise refusal(f"{what}; or give the folder of an unfinished set with --out")
@@ -336,11 +325,11 @@ def _work(
     runs = begin(out, wanted)
     if runs.kind != kind:
         raise refusal(f"{out} is a set for `smallvit {runs.kind}`")
-    done = _conduct(out, on, cores, keep)
+    done = _conduct(out, context.params["on"], context.params["cores"], keep)
     sheet = conclude(out)
     if not done:
-        on = shlex.join(["smallvit", kind, "--out", str(out)])
-        say(f"stopped; go on with: {on}", err=True)
+        command = shlex.join(["smallvit", kind, "--out", str(out)])
+        say(f"stopped; go on with: {command}", err=True)
         raise typer.Exit(130)
     console = Console()
     for part in renderables(sheet, console.width):

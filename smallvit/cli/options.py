@@ -6,7 +6,7 @@ line in `OPTIONS`.
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import UnionType
@@ -96,13 +96,16 @@ AUDIT = (
 
 
 def with_options(
-    options: Sequence[Option], config: type = RunConfig
+    options: Sequence[Option],
+    config: type = RunConfig,
+    more: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Adds options to a command; `requested` reads what they were set to.
 
     Args:
         options: Rows of the table.
         config: The config class whose fields they set.
+        more: Further parameters, None by default, which the command reads from its context.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -110,6 +113,11 @@ def with_options(
         panels = dict.fromkeys(option.panel for option in options)
         named = [p for p in declared if p.kind is not p.VAR_KEYWORD]
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in named]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters += [
+            inspect.Parameter(name, kind, default=None, annotation=each)
+            for name, each in (more or {}).items()
+        ]
         parameters += [_parameter(option, config) for option in options]
         parameters.sort(key=lambda p: [None, *panels].index(_panel(p)))
         function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from smallvit.cli.app import app, refusal
 from smallvit.cli.evaluating import RunFolder
 from smallvit.cli.terminal import say
 from smallvit.formats import FORMATS, TRUST, format_of, sources
+from smallvit.runs.places import is_run
 from smallvit.text import counted, shown
 
 _IMAGES = (
@@ -44,7 +45,7 @@ def explain(
     """
     from smallvit.explaining.probes import about_field
     from smallvit.explaining.sheets import explain_files
-    from smallvit.runs.folder import Run, is_run
+    from smallvit.runs.folder import Run
 
     _refuse_swapped("explain", str(run), images, is_run)
     opened = Run.open(run)
@@ -127,11 +128,7 @@ def _refuse_swapped(
 def _is_model(path: Path) -> bool:
     """Whether `Predictor.open` would find a model there."""
     try:
-        if format_of(path) is not None:
-            return True
-        from smallvit.runs.folder import is_run  # needs PyTorch, which an exported file does not
-
-        return is_run(path)
+        return format_of(path) is not None or is_run(path)
     except (ValueError, OSError):  # another file
         return False
 

@@ -113,7 +113,8 @@ class Show:
 
 def progress(folder: Path) -> str:
     """How far a run is, by what its folder holds."""
-    from smallvit.runs.folder import INFO, Run
+    from smallvit.runs.folder import Run
+    from smallvit.runs.places import INFO
 
     if not (folder / INFO).is_file():
         return "reading data"

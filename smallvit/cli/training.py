@@ -180,7 +180,7 @@ def _train(planned: "Plan | None", config: "RunConfig", out: Path | None) -> "Ru
 def _resume(out: Path | None, settings: dict[str, Any]) -> None:
     from smallvit.config_io import leaf
     from smallvit.runs import Run
-    from smallvit.runs.folder import INFO, is_run
+    from smallvit.runs.places import INFO, is_run
     from smallvit.training import resume
     from smallvit.training.folds import config_of_folds, resume_folds
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from smallvit.extras import on_first_use
 
 if TYPE_CHECKING:
-    from smallvit.data.auditing import OVERRIDES, Audit, Finding
-    from smallvit.data.checks import audit
+    from smallvit.data.auditing import OVERRIDES, Audit, Finding, audit
     from smallvit.data.dataset import Dataset, load_data
     from smallvit.data.fit import FILL, fit_image
     from smallvit.data.images import UnreadableError, read_image, to_channels
@@ -44,8 +43,7 @@ __all__ = [
 __getattr__ = on_first_use(
     __name__,
     {
-        "auditing": ("OVERRIDES", "Audit", "Finding"),
-        "checks": ("audit",),
+        "auditing": ("OVERRIDES", "Audit", "Finding", "audit"),
         "dataset": ("Dataset", "load_data"),
         "fit": ("FILL", "Fit", "fit_image"),
         "images": ("UnreadableError", "read_image", "to_channels"),

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from smallvit.data.samples import Source
-from smallvit.data.sources import SPLITS, split_name, split_names
+from smallvit.data.sources import SPLITS, by_split, split_names
 from smallvit.text import shown, some
 
 _NAMES = ("images", "labels", "split", "classes", "class_names")
@@ -23,16 +23,7 @@ _LAYOUT = (
 def read_arrays(path: Path) -> Source:
     """Reads an .npz file, or a folder of one file per split."""
     if path.is_dir():
-        files: dict[str, Path] = {}
-        for file in sorted(path.glob("*.npz")):
-            name = split_name(file.stem) or ""
-            if name in files:
-                raise ValueError(
-                    f"{shown(path)} holds both {files[name].name} and {file.name}: only one can be "
-                    f"the {name} split; rename or move the other"
-                )
-            if name:
-                files[name] = file
+        files = by_split(sorted(path.glob("*.npz")), path)
         parts = {split: _read(files[split]) for split in SPLITS if split in files}
     else:
         parts = {"": _read(path)}

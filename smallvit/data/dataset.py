@@ -24,7 +24,7 @@ from smallvit.data.sources import SPLITS, find
 from smallvit.data.splits import assign, deal, hold_out, keep
 from smallvit.data.survey import survey_array, survey_files
 from smallvit.files import hash_bytes
-from smallvit.sizes import Fit, Size, as_size, check_fit
+from smallvit.sizes import Fit, Size, as_size
 from smallvit.text import counted, nearest, shown, some
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Dataset:
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
-        check_fit(self.fit)
+        check("fit", self.fit, Fit)
 
     @cached_property
     def shared_size(self) -> Size | None:
@@ -179,11 +179,6 @@ class Dataset:
         return hash_bytes(b"".join(parts))
 
     @property
-    def contents(self) -> str:
-        """A hash of all images, whatever their names, their order and their splits."""
-        return _hash_of(*self.splits.values())
-
-    @property
     def tested(self) -> str | None:
         """A hash of the images of the test split, whatever their order; None if there is none."""
         return _hash_of(self.splits["test"]) if "test" in self.splits else None
@@ -201,7 +196,7 @@ class Dataset:
             "fit": self.fit,
             "fill": FILL,
             "fingerprint": self.fingerprint,
-            "contents": self.contents,
+            "contents": _hash_of(*self.splits.values()),
             "tested": self.tested,
             "dropped": [shown(name) for name in self.dropped],
         }

@@ -6,14 +6,15 @@ filter ("bilinear"); `fit_tensor`, in `smallvit.data.tensors`, gives the same by
 operations, so that an exported model can carry it. Importing this needs no PyTorch.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from smallvit.arguments import check
 from smallvit.data.images import Decoded, as_array, as_decoded
-from smallvit.sizes import Fit, Size, as_size, check_fit
+from smallvit.sizes import Fit, Size, as_size
 
 FILL = 128
 """The grey of letterbox bars: the middle of the range, near zero once images are normalised."""
@@ -40,21 +41,21 @@ def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
     Letterbox keeps the whole image and its proportions and centres it; stretch keeps the whole
     image; crop keeps the proportions and cuts the longer side, equally on both ends.
     """
-    check_fit(fit)
+    check("fit", fit, Fit)
     rows, columns = size
     if fit == "stretch":
         return Placement((0, 0, height, width), size, (0, 0))
     if fit == "crop":
-        h = min(height, max(1, _divide(width * rows, columns)))
-        w = min(width, max(1, _divide(height * columns, rows)))
+        h = min(height, max(1, divide(width * rows, columns)))
+        w = min(width, max(1, divide(height * columns, rows)))
         return Placement(((height - h) // 2, (width - w) // 2, h, w), size, (0, 0))
-    h = min(rows, max(1, _divide(height * columns, width)))
-    w = min(columns, max(1, _divide(width * rows, height)))
+    h = min(rows, max(1, divide(height * columns, width)))
+    w = min(columns, max(1, divide(width * rows, height)))
     return Placement((0, 0, height, width), (h, w), ((rows - h) // 2, (columns - w) // 2))
 
 
-def _divide(a: int, b: int) -> int:
-    """The quotient, rounded half up."""
+def divide(a: Any, b: Any) -> Any:
+    """The quotient of whole numbers, or of tensors of them, rounded half up."""
     return (2 * a + b) // (2 * b)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from smallvit.data.samples import Source, class_order
-from smallvit.data.sources import split_name
+from smallvit.data.sources import by_split, split_name
 from smallvit.files import is_folder, is_image, listed, walk
 from smallvit.text import counted, shown, some
 
@@ -93,10 +93,9 @@ def read_tiny_imagenet(root: Path) -> Source:
 
 def _split_folders(root: Path, folders: list[Path]) -> dict[str, Path]:
     """train, val and test, if that is what the folders are; a class may be called "train" too."""
-    splits: dict[str, Path] = {}
     named = [folder for folder in folders if split_name(folder.name)]
     if not any(_listed(folder)[0] for folder in named):
-        return splits
+        return {}
     rest = [folder for folder in folders if folder not in named]
     others = [folder for folder in rest if any(_Tree(root).images(folder))]
     if others:
@@ -105,15 +104,7 @@ def _split_folders(root: Path, folders: list[Path]) -> dict[str, Path]:
             f"{some(f.name for f in others)}: if these are classes, rename the class called "
             f"{shown(named[0].name)}; if they are not, move them out of the folder"
         )
-    for folder in named:
-        split = split_name(folder.name) or ""
-        if split in splits:
-            raise ValueError(
-                f"{shown(root)} holds both {splits[split].name} and {folder.name}: "
-                f"only one can be the {split} split; rename or move the other"
-            )
-        splits[split] = folder
-    return splits
+    return by_split(named, root)
 
 
 class _Tree:

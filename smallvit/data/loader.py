@@ -77,6 +77,9 @@ class Loader:
             long as otherwise, so it has a part of the images.
         resident: Whether to keep all images on the device; None decides by its free memory.
         ahead: How many batches to gather before they are requested.
+
+    Attributes:
+        resident: Whether all images are on the device.
     """
 
     @checked
@@ -117,6 +120,7 @@ class Loader:
         self._host_labels = labels
         self._labels = torch.from_numpy(labels.copy()).to(self.device)
         self._images = self._upload(resident)
+        self.resident = self._images is not None
         share = batch_size // world_size
         self._positions = torch.arange(rank * share, (rank + 1) * share, device=self.device)
         self._epochs: dict[int, tuple[Int64[np.ndarray, " N"], Int64[Tensor, " N"]]] = {}
@@ -131,11 +135,6 @@ class Loader:
 
     def __len__(self) -> int:
         return len(self.pixels)
-
-    @property
-    def resident(self) -> bool:
-        """Whether all images are on the device."""
-        return self._images is not None
 
     @property
     def steps_per_epoch(self) -> int:

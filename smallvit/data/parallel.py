@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TypeVar
 
@@ -41,19 +41,15 @@ def spread(
         progress: Whether to show the bar.
         size: Items per chunk that a thread works on.
     """
-
-    def apply(chunk: list[T]) -> list[R]:
-        return [function(item) for item in chunk]
-
     workers = cores()
     pool = ThreadPoolExecutor(workers)
     pending: deque[Future[list[R]]] = deque()
     total = len(items) if isinstance(items, Sized) else None
     remaining = iter(items)
     try:
-        with _bar(description, total, progress) as advance:
+        with _bar(description, total) if progress else nullcontext(iter) as advance:
             while chunk := list(islice(remaining, size)):
-                pending.append(pool.submit(apply, chunk))
+                pending.append(pool.submit(list, map(function, chunk)))
                 if len(pending) >= _AHEAD * workers:
                     yield from advance(pending.popleft().result())
             while pending:
@@ -63,13 +59,8 @@ def spread(
 
 
 @contextmanager
-def _bar(
-    description: str, total: int | None, shown: bool
-) -> Iterator[Callable[[list[R]], list[R]]]:
-    """Yields a function that returns the results it is given and counts them."""
-    if not shown:
-        yield lambda results: results
-        return
+def _bar(description: str, total: int | None) -> Iterator[Callable[[list[R]], Iterator[R]]]:
+    """Yields a function that gives out the results it is given and counts them."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -92,8 +83,8 @@ def _bar(
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
         task = progress.add_task(description, total=total)
 
-        def advance(results: list[R]) -> list[R]:
+        def advance(results: list[R]) -> Iterator[R]:
             progress.advance(task, len(results))
-            return results
+            return iter(results)
 
         yield advance

@@ -29,6 +29,25 @@ def split_name(text: str) -> str | None:
     return name if name in SPLITS else None
 
 
+def by_split(paths: Iterable[Path], root: Path) -> dict[str, Path]:
+    """Files or folders that are called as splits are, by our names; others are left out.
+
+    Raises:
+        ValueError: Two are the same split.
+    """
+    splits: dict[str, Path] = {}
+    for path in paths:
+        name = split_name(path.name.removesuffix(".npz"))
+        if name in splits:
+            raise ValueError(
+                f"{shown(root)} holds both {splits[name].name} and {path.name}: only one can be "
+                f"the {name} split; rename or move the other"
+            )
+        if name:
+            splits[name] = path
+    return splits
+
+
 def split_names(cells: Iterable[str], path: Path) -> list[str]:
     """The split column of a file by our names; "" where a cell is empty."""
     names = []

@@ -133,11 +133,9 @@ def keep(
     Args:
         labels: The class of each image.
         groupings: As in `hold_out`.
-        fraction: How much to keep, above 0.
+        fraction: How much to keep, above 0 and up to 1.
         seed: Seed of the choice.
     """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"a share of {fraction:g} of the images was to be kept: allowed is 0 to 1")
     kept = np.zeros(len(labels), bool)
     keys = _keys(seed, "keep", groupings)
     for label in np.unique(labels):

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float64, Int64, UInt8
 from torch import Tensor
 
-from smallvit.data.fit import FILL
-from smallvit.sizes import Fit, Size, check_fit
+from smallvit.arguments import check
+from smallvit.data.fit import FILL, divide
+from smallvit.sizes import Fit, Size
 
 _BITS = 22
 
@@ -34,7 +35,7 @@ def fit_tensor(
     images: UInt8[Tensor, "B C H W"], size: Size, fit: Fit = "letterbox"
 ) -> UInt8[Tensor, "B C h w"]:
     """`fit_image` for a batch of decoded images of one shape; the bytes are the same."""
-    check_fit(fit)
+    check("fit", fit, Fit)
     device = images.device
     height = torch.full((), images.shape[2], dtype=torch.int64, device=device)
     width = torch.full((), images.shape[3], dtype=torch.int64, device=device)
@@ -54,16 +55,11 @@ def _side(length: Int64[Tensor, ""], other: Int64[Tensor, ""], size: Size, fit: 
     if fit == "stretch":
         return _Side(zero, length, full, zero)
     if fit == "crop":
-        part = torch.minimum(length, _divide(other * canvas, torch.full_like(other, beside)))
+        part = torch.minimum(length, divide(other * canvas, torch.full_like(other, beside)))
         part = part.clamp(min=1)
         return _Side((length - part) // 2, part, full, zero)
-    inner = _divide(length * beside, other).clamp(1, canvas)
+    inner = divide(length * beside, other).clamp(1, canvas)
     return _Side(zero, length, inner, (canvas - inner) // 2)
-
-
-def _divide(a: Int64[Tensor, ""], b: Int64[Tensor, ""]) -> Int64[Tensor, ""]:
-    """The quotient, rounded half up."""
-    return (2 * a + b) // (2 * b)
 
 
 def _weights(

@@ -33,8 +33,8 @@ from smallvit.experiments.engine import (
 )
 from smallvit.extras import require
 from smallvit.files import write_bytes
-from smallvit.runs.folder import CHECKPOINTS, INFO, LOG
-from smallvit.training.pace import Stop
+from smallvit.runs.places import CHECKPOINTS, INFO, LOG
+from smallvit.training.pace import stopping
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def conduct_on_ray(
             logger.info("each run has %(num_cpus)g cores and %(num_gpus)g GPUs", share)
             task = ray.remote(max_retries=0, **share)(_work)
             task = task.options(num_returns="streaming", _generator_backpressure_num_objects=_AHEAD)
-            with Stop() as stop:
+            with stopping() as stop:
                 calls = _Calls(ray, task, folder, started, arrived, ended)
                 for outcome in waiting:
                     calls.submit(outcome.member)

@@ -24,8 +24,8 @@ from smallvit.data import Dataset
 from smallvit.data.named import NAMED
 from smallvit.files import at_home, read_json, write_json
 from smallvit.recipes import plan
-from smallvit.runs.folder import INFO, Run, refuse_taken
-from smallvit.runs.lock import locked
+from smallvit.runs.folder import Run
+from smallvit.runs.places import INFO, locked, refuse_taken
 from smallvit.text import shown, some
 from smallvit.training import resume, train
 

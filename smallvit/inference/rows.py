@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any
 
 from smallvit.arguments import Between, checked
 from smallvit.extras import require
-from smallvit.files import writing
+from smallvit.files import check_target, writing
 from smallvit.inference.predictor import Row
 from smallvit.text import shown
 
@@ -121,9 +121,7 @@ def check_output(path: Path) -> None:
     """
     if path.suffix.lower() not in WRITERS:
         raise ValueError(f"{path} has no known format: name it {', '.join(WRITERS)}")
-    if path.is_dir() or not path.parent.is_dir():
-        state = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise OSError(f"{path} {state}: choose another name")
+    check_target(path)
     if path.suffix.lower() == ".parquet":
         _arrow("pyarrow.parquet")
 

@@ -98,7 +98,7 @@ def to_torch(source: Mapping[str, Any] | str | PathLike[str]) -> dict[str, Tenso
 def _read(path: Path) -> Mapping[str, Tensor]:
     from safetensors.torch import load_file
 
-    from smallvit.runs.folder import WEIGHTS
+    from smallvit.runs.places import WEIGHTS
 
     file = path / WEIGHTS if path.is_dir() else path
     if not file.is_file():

@@ -1,50 +1,19 @@
 """The config every family extends: its fields, their checks, and what follows from them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self
 
+from smallvit.arguments import AboveZero, Between, Rate, Width, check
 from smallvit.layers.tokenizers import Directions, num_views, shift_pixels
 from smallvit.sizes import Size, as_size
 
-Count = Annotated[int, "0 or more"]
-Rate = Annotated[float, "0 up to below 1"]
+Count = Annotated[int, Between(0, 1_000_000)]
 Stages = tuple[int, ...]
 """One number per stage."""
 
-
-_WIDEST, _MOST_CLASSES = 65_536, 1_000_000
-"""More would not fit any memory."""
-
-
-def _whole(value: Any, least: int, most: int = _WIDEST) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-#: For each type a field may have: which values are allowed, and how that is said.
-_ALLOWED: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    bool: (lambda value: isinstance(value, bool), "are True and False"),
-    int: (
-        lambda value: _whole(value, 1),
-        f"is a whole number of at least 1 and at most {_WIDEST:,}",
-    ),
-    Count: (
-        lambda value: _whole(value, 0, _MOST_CLASSES),
-        f"is a whole number of at least 0 and at most {_MOST_CLASSES:,}",
-    ),
-    float: (lambda value: _number(value) and 0 < value < float("inf"), "is a number above 0"),
-    Rate: (lambda value: _number(value) and 0 <= value < 1, "is 0 up to below 1"),
-    Stages: (
-        lambda value: (
-            isinstance(value, Sequence) and bool(value) and all(_whole(n, 1) for n in value)
-        ),
-        "are positive whole numbers, one per stage",
-    ),
-}
+#: What is allowed where a field's type alone does not say it.
+_LIMITS: dict[Any, Any] = {int: Width, float: AboveZero, Stages: Sequence[Width]}
 
 
 def require_multiple(size: Size, unit: int, why: str) -> None:
@@ -99,19 +68,16 @@ class BackboneConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", as_size(self.image_size))
         for field in fields(self):
-            value, choices = getattr(self, field.name), get_args(field.type)
-            if field.type in _ALLOWED:
-                valid, allowed = _ALLOWED[field.type]
-            elif choices and isinstance(choices[0], str):
-                valid, allowed = choices.__contains__, f"are {', '.join(choices)}"
-            else:
-                continue
-            if not valid(value):
-                raise ValueError(f"{field.name} is {value!r}: allowed {allowed}")
+            try:
+                hint = _LIMITS.get(field.type, field.type)
+                check(field.name, getattr(self, field.name), hint)
+            except TypeError as error:  # options may come from a file
+                raise ValueError(str(error)) from error
         stages = {f.name: len(getattr(self, f.name)) for f in fields(self) if f.type == Stages}
-        if len(set(stages.values())) > 1:
+        if len(set(stages.values())) > 1 or 0 in stages.values():
             counts = ", ".join(f"{name} has {count}" for name, count in stages.items())
-            raise ValueError(f"stages differ in number: {counts}")
+            what = "there are no stages" if 0 in stages.values() else "stages differ in number"
+            raise ValueError(f"{what}: {counts}")
 
     @property
     def lsa(self) -> dict[str, Any]:

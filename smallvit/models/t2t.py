@@ -16,6 +16,7 @@ from typing import Any, Self
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from smallvit.arguments import Rate
 from smallvit.layers import (
     Attention,
     AttentionLayout,
@@ -31,7 +32,7 @@ from smallvit.layers import (
 )
 from smallvit.layers.tokenizers import reach
 from smallvit.models.base import DRLOC, SPT_LSA, Backbone, Variant, drop_rates, init_linear
-from smallvit.models.config import BackboneConfig, Count, Rate, require_multiple
+from smallvit.models.config import BackboneConfig, Count, require_multiple
 from smallvit.sizes import Size
 
 _SMALL_SPLIT = (3, 2, 1)

@@ -13,7 +13,8 @@ from smallvit.reporting.charts import Chart, compared_curves
 from smallvit.reporting.facts import RunFacts
 from smallvit.reporting.narrative import trained_seconds
 from smallvit.runs.card import short_of_folds
-from smallvit.runs.folder import FINAL, INFO, Run
+from smallvit.runs.folder import Run
+from smallvit.runs.places import FINAL, INFO
 from smallvit.text import shown
 
 

@@ -10,7 +10,7 @@ from smallvit.arguments import checked
 from smallvit.evaluation import METRICS
 from smallvit.evaluation.calibration import calibration_error
 from smallvit.evaluation.results import largest_confusions
-from smallvit.files import write_bytes
+from smallvit.files import check_target, write_bytes
 from smallvit.pages import content_security
 from smallvit.reporting.charts import HEIGHT, WIDTH, Chart, calibration, curves, temperature_chart
 from smallvit.reporting.comparing import compare_runs, points
@@ -79,9 +79,7 @@ def report(
     single = len(opened) == 1
     beside = opened[0].folder / REPORT if single else opened[0].folder.parent / COMPARISON
     path = beside if out is None else Path(out)
-    if path.is_dir() or not path.parent.is_dir():
-        state = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise OSError(f"{path} {state}: choose another name")
+    check_target(path)
     if single:
         page = run_page(gather(opened[0], device=device, progress=progress))
     else:

@@ -17,7 +17,7 @@ from smallvit.data.fit import fit_image
 from smallvit.data.images import Decoded, to_channels
 from smallvit.evaluation import Evaluation
 from smallvit.evaluation.calibration import softmax
-from smallvit.sizes import Fit, Size, check_fit
+from smallvit.sizes import Fit, Size
 from smallvit.text import counted
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Card:
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has no tuples
         if len(self.image_size) != 2:
             raise ValueError(f"image_size is {self.image_size}: expected are height and width")
-        check_fit(self.fit)
+        check("fit", self.fit, Fit)
         if not len(self.mean) == len(self.std) == self.channels:
             raise ValueError(
                 f"mean has {len(self.mean)} and std {len(self.std)} numbers: expected one per "

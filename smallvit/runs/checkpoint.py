@@ -24,6 +24,7 @@ from smallvit.files import (
     write_bytes,
     write_json,
 )
+from smallvit.runs.places import refuse_link
 
 logger = logging.getLogger(__name__)
 
@@ -175,12 +176,6 @@ def _own(folder: Path) -> list[tuple[str, Path]]:
         return []
     files = [(_OWN.fullmatch(path.name), path) for path in sorted(folder.iterdir())]
     return [(m[1], path) for m, path in files if m and path.is_file() and not path.is_symlink()]
-
-
-def refuse_link(path: Path) -> None:
-    """Refuses a link: what is written inside a run folder must stay there."""
-    if path.is_symlink():
-        raise ValueError(f"{path} is a link, and nothing inside a run folder may be one: remove it")
 
 
 def _refuse_exploded(tensors: Mapping[str, Tensor]) -> None:

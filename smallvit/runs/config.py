@@ -4,12 +4,21 @@ The lines below `Attributes:` are also the help texts of the command line. Impor
 PyTorch, so that `--help` does not wait for it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from smallvit.arguments import (
+    AboveZero,
+    Amount,
+    Between,
+    Natural,
+    Positive,
+    Rate,
+    Share,
+    check_fields,
+)
 from smallvit.augment.config import AugmentConfig
 from smallvit.config_io import differences, from_plain, overlaid, read_yaml, to_plain, write_yaml
 from smallvit.devices import DeviceName
@@ -19,17 +28,6 @@ from smallvit.sizes import Fit, Size
 Decay = Literal["matrices", "axes", "all"]
 
 _TO_COMPILE = 2.0  # minutes from which waiting for a compiled step pays (docs/performance.md)
-
-
-def _check(config: Any, limits: dict[str, tuple[float, float]]) -> None:
-    """Refuses numbers outside their limits, and infinite ones."""
-    for name, (least, most) in limits.items():
-        value = getattr(config, name)
-        if isinstance(value, int | float) and not (least <= value <= most and value < math.inf):
-            allowed = (
-                f"{least:.10g} or more" if math.isinf(most) else f"{least:.10g} to {most:.10g}"
-            )
-            raise ValueError(f"{name} is {value}: allowed is {allowed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +82,7 @@ class DataConfig:
     unlabelled: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if isinstance(self.image_size, tuple) and len(set(self.image_size)) == 1:
             object.__setattr__(self, "image_size", self.image_size[0])  # one way to write it
         if (self.mean is None) != (self.std is None):
@@ -116,10 +115,9 @@ class ModelConfig:
     name: str = "cct_2_3x2"
     options: dict[str, Any] = field(default_factory=dict)
     pretrained: str | None = None
-    frozen: int = 0
+    frozen: Natural = 0
 
-    def __post_init__(self) -> None:
-        _check(self, {"frozen": (0, math.inf)})
+    __post_init__ = check_fields  # type: ignore[misc]  # mypy wants a `def`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,18 +147,16 @@ class LossConfig:
 
     objective: str = "classification"
     balanced: bool = False
-    drloc: float | Literal["auto"] = 0.0
+    drloc: Amount | Literal["auto"] = 0.0
     drloc_mode: Literal["l1", "ce", "cbr"] = "l1"  # losses.drloc.Mode, which needs torch
     drloc_form: Literal["normalised", "released"] = "normalised"
-    pairs: int = 64
+    pairs: Positive = 64
     teacher: str | None = None
-    teacher_share: float = 0.9
-    teacher_temperature: float = 2.0
+    teacher_share: Share = 0.9
+    teacher_temperature: Annotated[float, Between(0.1, 100)] = 2.0
     teacher_hash: str = ""
 
-    def __post_init__(self) -> None:
-        ranges = {"drloc": (0, math.inf), "pairs": (1, math.inf)}
-        _check(self, {**ranges, "teacher_share": (0, 1), "teacher_temperature": (0.1, 100)})
+    __post_init__ = check_fields  # type: ignore[misc]  # mypy wants a `def`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,24 +183,19 @@ class OptimConfig:
     """
 
     optimizer: Literal["adamw", "muon"] = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 0.05
-    muon_lr: float = 0.01
-    muon_decay: float = 1.0
+    lr: Amount = 1e-3
+    weight_decay: Amount = 0.05
+    muon_lr: Amount = 0.01
+    muon_decay: Amount = 1.0
     decay: Decay = "matrices"
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    layer_decay: float = 1.0
-    clip: float = 0.0
-    ema: float = 0.0
+    eps: Amount = 1e-8
+    layer_decay: Share = 1.0
+    clip: Amount = 0.0
+    ema: Rate = 0.0
 
     def __post_init__(self) -> None:
-        limits = dict.fromkeys(
-            ("lr", "weight_decay", "muon_lr", "muon_decay", "eps", "clip"), (0.0, math.inf)
-        )
-        _check(self, {**limits, "layer_decay": (0, 1), "ema": (0, 1)})
-        if self.ema == 1:
-            raise ValueError("ema is 1: the average would never change; allowed is 0 up to below 1")
+        check_fields(self)
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas is {self.betas}: allowed is two numbers from 0 up to below 1")
 
@@ -231,28 +222,22 @@ class ScheduleConfig:
         patience: Validations without improvement after which training stops; 0 never stops.
     """
 
-    epochs: float = 100.0
-    steps: int | None = None
-    minutes: float | None = None
+    epochs: AboveZero = 100.0
+    steps: Positive | None = None
+    minutes: AboveZero | None = None
     plans: tuple[Size, ...] = ()
-    warmup: float = 0.05
-    cooldown: float = 0.0
-    start: float = 1e-6
-    end: float = 1e-6
+    warmup: Share = 0.05
+    cooldown: Share = 0.0
+    start: Amount = 1e-6
+    end: Amount = 1e-6
     whole: bool = False
     stepped: bool = False
-    horizon: float = 1.0
-    mixed: float = 1.0
-    patience: int = 0
+    horizon: Annotated[float, Between(1, 1_000_000)] = 1.0
+    mixed: Share = 1.0
+    patience: Natural = 0
 
     def __post_init__(self) -> None:
-        shares = dict.fromkeys(("warmup", "cooldown", "mixed"), (0.0, 1.0))
-        limits = dict.fromkeys(("start", "end", "patience"), (0.0, math.inf))
-        _check(self, {**shares, **limits, "steps": (1, math.inf), "horizon": (1, math.inf)})
-        for name in ("epochs", "minutes"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}: give a number above 0")
+        check_fields(self)
         starts = [start for start, _ in self.plans]
         if self.plans and (
             starts != sorted(starts) or starts[0] or self.plans[-1][1] != self.steps
@@ -298,10 +283,10 @@ class LoopConfig:
             that report the best of these; nothing is chosen by it.
     """
 
-    batch_size: int = 128
-    accumulation: int = 1
+    batch_size: Positive = 128
+    accumulation: Positive = 1
     balanced: bool = False
-    repeats: int = 1
+    repeats: Positive = 1
     device: DeviceName = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compiled: bool | None = None
@@ -311,13 +296,12 @@ class LoopConfig:
     recompute: bool = False
     narrow: bool = False
     deterministic: bool = False
-    every: int | None = None
-    checkpoint_seconds: float = 30.0
+    every: Positive | None = None
+    checkpoint_seconds: Amount = 30.0
     log_test: bool = False
 
     def __post_init__(self) -> None:
-        counts = dict.fromkeys(("batch_size", "accumulation", "repeats", "every"), (1.0, math.inf))
-        _check(self, {**counts, "checkpoint_seconds": (0, math.inf)})
+        check_fields(self)
         if self.batch_size % self.accumulation:
             raise ValueError(
                 f"batch_size {self.batch_size} is not a multiple of accumulation "
@@ -344,7 +328,7 @@ class RunConfig:
     """
 
     recipe: str = ""
-    seed: int = 0
+    seed: Annotated[int, Between(0, 2**32 - 1)] = 0
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -356,8 +340,7 @@ class RunConfig:
     wandb: bool = False
 
     def __post_init__(self) -> None:
-        # Each purpose of a run draws with the seed and a key of its own above these bits.
-        _check(self, {"seed": (0, 2**32 - 1)})
+        check_fields(self)  # a seed has 32 bits: each purpose draws with a key of its own above
         if self.loss.teacher and self.data.folds:
             raise ValueError("a teacher has seen images of every fold: leave it or the folds out")
 
@@ -383,10 +366,6 @@ class RunConfig:
     def changed(self, changes: Mapping[str, Any]) -> "RunConfig":
         """With the values of a partial tree."""
         return from_plain(type(self), overlaid(self.to_dict(), changes))
-
-    def compiles(self, device: str) -> bool:
-        """Whether its steps are compiled on a kind of device."""
-        return self.loop.compiles(device, self.schedule.minutes)
 
     def with_steps(self, steps: int, plans: Sequence[Size] = ()) -> "RunConfig":
         """With a fixed number of steps, and how it came about."""

@@ -3,8 +3,6 @@
 import errno
 import logging
 import os
-import re
-import shlex
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -22,13 +20,27 @@ from smallvit.evaluation import Evaluation
 from smallvit.files import hash_bytes, read_json, read_tensors, write_bytes, write_json
 from smallvit.runs.card import Card
 from smallvit.runs.changes import read_changes, upgrade
-from smallvit.runs.checkpoint import refuse_link
 from smallvit.runs.checks import check_info, log_line
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.lock import locked
+from smallvit.runs.places import (
+    CONFIG,
+    EVALUATION,
+    FINAL,
+    INFO,
+    LAST,
+    LOCK,
+    LOG,
+    NEW,
+    WEIGHTS,
+    TakenError,
+    locked,
+    refuse_link,
+    refuse_taken,
+    resume_command,
+    runs_near,
+)
 from smallvit.sizes import Size
-from smallvit.text import some
 
 logger = logging.getLogger(__name__)
 
@@ -38,31 +50,8 @@ FORMAT = 2
 Format 2 records the config and hashes of the other files, and locks the folder while it is written.
 """
 
-CONFIG, INFO, LOG, LOCK = "config.yaml", "run.json", "log.jsonl", "lock"
-WEIGHTS, LAST, EVALUATION, CHECKPOINTS = (
-    "weights.safetensors",
-    "last.safetensors",
-    "evaluation.json",
-    "checkpoints",
-)
-
-FINAL = "model"
-"""The run of a cross-validation that is trained on all images; `Run.open` finds it there."""
-
-_NEW = ".new-run-"
-"""How the folders of runs that are being made are called; a process that is killed leaves one."""
-
-_TAKEN = (
-    "{} exists and nothing in it is overwritten: choose another --out, or go on with --resume if "
-    "it is an unfinished run"
-)
-
 #: Where data and a teacher lie may change; fingerprint and hash tell whether they are the same.
 _MOVABLE = ("data.source", "data.root", "data.download", "loss.teacher")
-
-
-class TakenError(ValueError):
-    """A folder exists and is not empty."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ class Run:
                     f"{path} is a cross-validation without its model on all images: train that "
                     f"with {resume_command(path)}"
                 )
-            raise ValueError(f"{path} is not a run folder: it has no {INFO}{_near(path)}")
+            raise ValueError(f"{path} is not a run folder: it has no {INFO}{runs_near(path)}")
         info = read_json(path / INFO)
         version = info.get("format")
         if type(version) is not int or version < 1:
@@ -136,7 +125,7 @@ class Run:
         target = folder.resolve()  # the folder itself may be a link
         # Written elsewhere and moved: a process that dies here leaves no half of a run.
         target.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=_NEW, dir=target.parent) as beside:
+        with TemporaryDirectory(prefix=NEW, dir=target.parent) as beside:
             new = Path(beside) / "run"
             new.mkdir()
             write_bytes(new / CONFIG, text)
@@ -148,7 +137,7 @@ class Run:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                raise TakenError(_TAKEN.format(folder)) from error  # by a process that was faster
+                raise TakenError(folder) from error  # by a process that was faster
         return run
 
     def __repr__(self) -> str:
@@ -223,33 +212,23 @@ class Run:
     def card(self) -> Card:
         """What goes with the weights; the keys of run.json are read here."""
         info, data = self.info, self.info.get("data", {})
-        crossed = info.get("cross_validation")
+        crossed, accuracy = info.get("cross_validation"), None
+        facts = {name: info.get(name) for name in ("parameters", "steps")}
+        facts["counts"] = data.get("counts", {})
         try:
-            estimate = crossed["accuracy"] if crossed else {}
+            if crossed:
+                facts |= {"folds": crossed["folds"], "steps_of_folds": info.get("steps_of_folds")}
+                accuracy = tuple(crossed["accuracy"][name] for name in ("value", "low", "high"))
             return Card(
-                classes=data["classes"],
-                image_size=data["image_size"],
-                channels=data["channels"],
-                fit=data["fit"],
+                **{name: data[name] for name in ("classes", "image_size", "channels", "fit")},
                 mean=info["mean"],
                 std=info["std"],
                 temperature=info.get("temperature", 1.0),
                 model=info["model"],
                 config=self.config.to_dict(),
                 versions={name: info[name] for name in ("smallvit", "torch") if name in info},
-                facts={
-                    "parameters": info.get("parameters"),
-                    "steps": info.get("steps"),
-                    "counts": data.get("counts", {}),
-                    **(
-                        {"folds": crossed["folds"], "steps_of_folds": info.get("steps_of_folds")}
-                        if crossed
-                        else {}
-                    ),
-                },
-                accuracy=(estimate["value"], estimate["low"], estimate["high"])
-                if crossed
-                else None,
+                facts=facts,
+                accuracy=accuracy,
             )
         except KeyError as error:
             raise ValueError(f"{self.folder / INFO} is damaged: it has no {error}") from error
@@ -469,29 +448,6 @@ class Run:
         return self.folder.resolve().name
 
 
-def refuse_taken(folder: Path) -> None:
-    """Refuses a folder that exists and is not empty; what a killed process left does not count."""
-    if folder.is_dir() and all(path.name.startswith(_NEW) for path in folder.iterdir()):
-        return
-    if folder.exists():
-        raise TakenError(_TAKEN.format(folder))
-
-
-def new_folder(source: str, model: str, root: Path = Path("runs")) -> Path:
-    """The first of runs/<data>-<model>-<n> that does not exist."""
-    words = [re.sub(r"[^\w.]+", "-", text).strip("-.") or "data" for text in (source, model)]
-    stem = "-".join([words[0].removesuffix(".npz").removesuffix(".csv"), words[1]])
-    number = 1
-    while (root / f"{stem}-{number}").exists():
-        number += 1
-    return root / f"{stem}-{number}"
-
-
-def resume_command(folder: Path) -> str:
-    """What to type to go on with a run."""
-    return f"smallvit train --resume --out {shlex.quote(str(folder))}"
-
-
 def folds_of(folder: str | os.PathLike[str]) -> list[Run]:
     """The runs of a cross-validation, in order; none where the folder is something else."""
     if (Path(folder) / INFO).is_file():
@@ -499,15 +455,3 @@ def folds_of(folder: str | os.PathLike[str]) -> list[Run]:
     folders = [path.parent for path in Path(folder).glob(f"fold-*/{INFO}")]
     folds = [path for path in folders if path.name[5:].isdecimal()]
     return [Run.open(path) for path in sorted(folds, key=lambda path: int(path.name[5:]))]
-
-
-def is_run(folder: Path) -> bool:
-    """Whether `Run.open` finds a run there: its folder, or that of a cross-validation."""
-    return any((path / INFO).is_file() for path in (folder, folder / FINAL))
-
-
-def _near(path: Path) -> str:
-    """Names the runs in or beside a folder that is not one."""
-    folder = path if path.is_dir() else path.parent
-    runs = sorted(item.name for item in folder.glob("*") if is_run(item))
-    return f"; in {folder} there are {some(runs, 5)}" if runs else ""

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from smallvit.arguments import Positive, check_fields
+from smallvit.arguments import AboveZero, Positive, check_fields
 from smallvit.data.images import MAX_PIXELS
 
 T = TypeVar("T")
@@ -31,16 +31,13 @@ class Limits:
     pixels: Positive = 50_000_000
     queue: Positive = 16
     requests: Positive = 64
-    seconds: float = 30.0
-    head_seconds: float = 10.0
+    seconds: AboveZero = 30.0
+    head_seconds: AboveZero = 10.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.pixels > MAX_PIXELS:
             raise ValueError(f"pixels is {self.pixels:,}: allowed are at most {MAX_PIXELS:,}")
-        for name in ("seconds", "head_seconds"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)}: allowed is a number above 0")
 
 
 class RefusedError(Exception):

@@ -126,11 +126,8 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that takes connections.
 
     Raises:
-        ValueError: There is no such port.
         OSError: The address is taken, or is not of this machine.
     """
-    if not 0 <= port <= 65_535:
-        raise ValueError(f"port is {port}: allowed is 0 to 65535")
     try:
         known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = known[0]

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from smallvit.data import Dataset
 from smallvit.evaluation.measure import Precision
 from smallvit.runs.config import LossConfig, RunConfig
-from smallvit.runs.folder import WEIGHTS, Run
+from smallvit.runs.folder import Run
+from smallvit.runs.places import WEIGHTS
 from smallvit.text import some
 from smallvit.training.classification import Classification
 from smallvit.training.objective import find_objective

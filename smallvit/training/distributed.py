@@ -112,11 +112,6 @@ class World:
             return ValueError("another process of this training has ended: see what it said")
         return error
 
-    def wait(self) -> None:
-        """Waits until all processes are here."""
-        if self.size > 1:
-            distributed.barrier()
-
     @property
     def _messages(self) -> torch.device:
         """Where small messages must lie to be sent: NCCL sends only from a GPU."""

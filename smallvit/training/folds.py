@@ -22,19 +22,19 @@ from smallvit.evaluation.calibration import safe_temperature
 from smallvit.files import write_bytes, write_json
 from smallvit.runs.card import short_of_folds
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import (
+from smallvit.runs.folder import Run, folds_of
+from smallvit.runs.places import (
     CONFIG,
     EVALUATION,
     FINAL,
     INFO,
-    Run,
-    folds_of,
+    check_writable,
     new_folder,
     resume_command,
 )
 from smallvit.training.classification import CALIBRATED
 from smallvit.training.distributed import join_world
-from smallvit.training.train import check_writable, resume, tidy, train
+from smallvit.training.train import resume, tidy, train
 
 logger = logging.getLogger(__name__)
 

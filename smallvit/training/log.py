@@ -13,7 +13,8 @@ from typing import Any
 
 from smallvit.extras import require
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import LOG, Run
+from smallvit.runs.folder import Run
+from smallvit.runs.places import LOG
 
 logger = logging.getLogger(__name__)
 

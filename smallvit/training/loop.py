@@ -19,20 +19,12 @@ from smallvit.runs.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
-from smallvit.runs.folder import (
-    CHECKPOINTS,
-    CONFIG,
-    EVALUATION,
-    LAST,
-    LOG,
-    WEIGHTS,
-    Run,
-    resume_command,
-)
+from smallvit.runs.folder import Run
+from smallvit.runs.places import CHECKPOINTS, CONFIG, EVALUATION, LAST, LOG, WEIGHTS, resume_command
 from smallvit.training.log import Log
 from smallvit.training.objective import Objective
 from smallvit.training.optim import is_mixed, learning_rate, position
-from smallvit.training.pace import Pace, Stop
+from smallvit.training.pace import Pace, Stop, stopping
 from smallvit.training.statistics import Shown, batches_needed
 from smallvit.training.step import NonFiniteError, Stepper
 
@@ -70,7 +62,7 @@ def run_loop(training: Training) -> None:
     config, progress, clock = training.run.config, training.progress, training.clock
     first, saved = progress.step, clock()
     since = first, saved  # the step and time at which the log's interval begins
-    with Stop() as stop:
+    with stopping() as stop:
         while not progress.ended:
             at, whole = position(progress.step, progress.plans)
             lr = learning_rate(at, whole, config.optim.lr, config.schedule)
@@ -301,7 +293,7 @@ def finish(training: Training) -> Run:
         run = run.settle(run.config.with_steps(progress.steps, plans))
         run = run.note(**ending, hashes=run.hashed(CONFIG, WEIGHTS, LAST, LOG, EVALUATION))
         remove_checkpoints(run.folder / CHECKPOINTS)
-    world.wait()
+    world.gather(None)  # all have come so far
     # What the first process wrote is what the others return.
     return run if world.leads else replace(run, info={**run.info, **ending})
 

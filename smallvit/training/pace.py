@@ -6,10 +6,10 @@ the step is finished and the run saved.
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 _SLOWER = 3.0  # times that the end may take as long as expected, and still be in time
 _LATE = 0.035  # of the time, by which it may then be late; 0.05 is promised
@@ -120,25 +120,28 @@ class Pace:
         return steps if abs(new - left) <= max(_SAME * left, 1) else step + new
 
 
+@dataclass
 class Stop:
+    """Whether a signal has requested a stop."""
+
+    requested: bool = False
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
     """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once."""
+    stop = Stop()
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Stop":
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
+    def note(number: int, frame: FrameType | None) -> None:
+        if stop.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.requested = True
+        stop.requested = True
+
+    main = threading.current_thread() is threading.main_thread()
+    signals = (signal.SIGINT, signal.SIGTERM) if main else ()
+    before = {number: signal.signal(number, note) for number in signals}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -100,7 +100,7 @@ class Stepper:
         self._bad = torch.tensor(_NEVER, device=device)
         self._step = torch.tensor(0, device=device)
         self._keep = torch.tensor(0.0, device=device)
-        self.compiled = config.compiles(device.type)
+        self.compiled = loop.compiles(device.type, config.schedule.minutes)
         capturable = on_gpu and world.size == 1 and not self.scaler.is_enabled()
         self.captured = capturable and loop.captured is not False
         self._tells = self.compiled or (on_gpu and loop.compiled is None)

@@ -3,7 +3,6 @@
 import logging
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -19,11 +18,12 @@ import smallvit
 from smallvit.arguments import checked
 from smallvit.data import Audit, Dataset, audit
 from smallvit.files import hash_bytes
-from smallvit.models.build import describe, make_model
+from smallvit.models.build import describe
 from smallvit.runs.checkpoint import Progress, load_checkpoint, remove_checkpoints
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
-from smallvit.runs.folder import CHECKPOINTS, CONFIG, Run, TakenError, new_folder, refuse_taken
+from smallvit.runs.folder import Run
+from smallvit.runs.places import CHECKPOINTS, CONFIG, TakenError, check_writable, new_folder
 from smallvit.text import counted
 from smallvit.training.budget import limit_batch, make_loader, plan_steps
 from smallvit.training.compiling import load_compiler
@@ -31,10 +31,8 @@ from smallvit.training.distributed import World, join_world, set_determinism
 from smallvit.training.log import Log, require_loggers
 from smallvit.training.loop import Training, finish, restore, run_loop, save
 from smallvit.training.objective import find_objective, make_objective
-from smallvit.training.optim import freeze
-from smallvit.training.seen import seen_before
+from smallvit.training.start import build_model, rebuilt, seen_before
 from smallvit.training.step import NonFiniteError, Stepper
-from smallvit.transfer.start import start_from
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +73,7 @@ def train(
     """
     started = clock() if started is None else started
     world = join_world(config.loop.device)
-    load_compiler(config.compiles(world.device.type))
+    load_compiler(config.loop.compiles(world.device.type, config.schedule.minutes))
     try:
         require_loggers(config)
         set_determinism(config.loop.deterministic)
@@ -112,29 +110,6 @@ def train(
         raise world.explained(error) from error
 
 
-def check_writable(folder: Path, need: int = 0) -> None:
-    """Refuses a folder that cannot be written to, before any work is done.
-
-    Args:
-        need: Bytes that will be written.
-
-    Raises:
-        ValueError: The folder is not empty.
-        OSError: It cannot be written, or the disk is full.
-    """
-    refuse_taken(folder)
-    existing = folder.resolve()
-    while not existing.exists():
-        existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise OSError(f"{existing} cannot be written to: choose another folder with --out")
-    if (free := shutil.disk_usage(existing).free) < need:
-        raise OSError(
-            f"{existing} has {free / 1e6:,.0f} MB free and this run needs {need / 1e6:,.0f}: make "
-            "room, or choose another folder with --out"
-        )
-
-
 def _read_data(
     config: RunConfig,
     world: World,
@@ -164,31 +139,6 @@ def _read_data(
     shared = replace(config, data=replace(config.data, source="", root=None))
     world.compare(data=dataset.fingerprint, config=hash_bytes(shared.to_yaml().encode()))
     return dataset
-
-
-def build_model(config: RunConfig, dataset: Dataset) -> tuple[nn.Module, list[str]]:
-    """The config's model with its first weights, and notes on how it came by them."""
-    torch.manual_seed(config.seed)
-    shape = {
-        "num_classes": len(dataset.classes),
-        "image_size": dataset.image_size,
-        "in_channels": dataset.channels,
-    }
-    options = dict(config.model.options)
-    notes: list[str] = []
-    if config.model.pretrained:
-        model, _, notes = start_from(
-            config.model.pretrained,
-            name=config.model.name or None,
-            options=options or None,
-            **shape,  # type: ignore[arg-type]
-        )
-    else:
-        model = make_model(config.model.name, options=options, **shape)  # type: ignore[arg-type]
-    left, frozen = freeze(model, config.model.frozen), config.model.frozen
-    if frozen:
-        notes.append(f"{left:,} parameters are trained, the first {frozen} layers are not")
-    return model, notes
 
 
 def _facts(
@@ -317,7 +267,7 @@ def resume(
     if config.schedule.steps is None or config.loop.every is None:  # as the config of every run has
         raise ValueError(f"{run.folder / CONFIG} was edited: it has no steps or no `every`")
     world = join_world(config.loop.device)
-    load_compiler(config.compiles(world.device.type))
+    load_compiler(config.loop.compiles(world.device.type, config.schedule.minutes))
     lock = ExitStack()
     try:
         with world.first():
@@ -330,7 +280,7 @@ def resume(
         dataset = _read_data(readable, world, None, shown=shown, checked=False)
         run.check_data(dataset)
         checkpoint = load_checkpoint(run.folder / CHECKPOINTS)
-        model = _rebuilt(run) if checkpoint else build_model(config, dataset)[0]
+        model = rebuilt(run) if checkpoint else build_model(config, dataset)[0]
         loader = make_loader(config, dataset, world)
         stepper = Stepper(config, make_objective(config, model, dataset, world), world)
         progress = Progress(steps=config.schedule.steps, plans=list(config.schedule.plans))
@@ -361,14 +311,6 @@ def _note_machine(run: Run, world: World) -> Run:
         )
     earlier = [*run.info.get("earlier", []), {key: run.info.get(key) for key in changes}]
     return run.note(**changes, earlier=earlier)
-
-
-def _rebuilt(run: Run) -> nn.Module:
-    """The run's model for the weights of a checkpoint: what it started from may be gone."""
-    torch.manual_seed(run.config.seed)
-    model = run.untrained()
-    freeze(model, run.config.model.frozen)
-    return model
 
 
 def tidy(run: Run) -> None:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from smallvit.config_io import leaf
 from smallvit.files import at_home
 from smallvit.models.names import Name, find_variant, parse_name
-from smallvit.runs.folder import FINAL, INFO, Run
+from smallvit.runs.folder import Run
+from smallvit.runs.places import INFO, is_run
 from smallvit.sizes import Size, as_size
 
 
@@ -38,7 +39,7 @@ def inputs_of(source: str | PathLike[str], name: str | None = None) -> Inputs | 
         None where nothing is known; whether the weights exist is for `start_from` to say.
     """
     path, goal = at_home(source), parse_name(name or "")
-    if run := _run_of(source):
+    if run := run_of(source):
         info = run.info
         size = leaf(info, "data.image_size")
         mean, std = (tuple(info.get(key, ())) for key in ("mean", "std"))
@@ -52,21 +53,20 @@ def inputs_of(source: str | PathLike[str], name: str | None = None) -> Inputs | 
 
 def learned_without_labels(source: str | PathLike[str]) -> str | None:
     """The model of weights that `smallvit pretrain` made; None if they are others."""
-    run = _run_of(source)
+    run = run_of(source)
     if run is None or not run.config.data.unlabelled:
         return None
     name: str | None = leaf(run.info, "model.name")
     return name
 
 
-def _run_of(source: str | PathLike[str]) -> Run | None:
+def run_of(source: str | PathLike[str]) -> Run | None:
     """The run that a source is, or a file of weights in one."""
     path = at_home(source)
-    folder = path if path.is_dir() else path.parent
-    if path.is_dir() and (path / FINAL / INFO).is_file():  # a cross-validation
-        folder = path / FINAL
-    inside = path.exists() and (folder / INFO).is_file()
-    return Run.open(folder) if inside and not str(source).startswith("timm/") else None
+    known = is_run(path) or (path.is_file() and (path.parent / INFO).is_file())
+    if not known or str(source).startswith("timm/"):
+        return None
+    return Run.open(path if path.is_dir() else path.parent)
 
 
 def _of_timm(name: Name) -> Inputs | None:

@@ -21,7 +21,8 @@ from smallvit.models.build import (
     with_description,
 )
 from smallvit.models.names import Name, find_variant, parse_name
-from smallvit.runs.folder import INFO, WEIGHTS, Run
+from smallvit.runs.folder import Run
+from smallvit.runs.places import INFO, WEIGHTS
 from smallvit.sizes import Size, as_size
 from smallvit.transfer.fetch import fetch
 from smallvit.transfer.state_dicts import (

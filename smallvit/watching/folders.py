@@ -17,8 +17,7 @@ from smallvit.experiments import PAGE
 from smallvit.experiments.engine import SET
 from smallvit.reporting.report import REPORT
 from smallvit.runs.checks import check_info
-from smallvit.runs.folder import EVALUATION, INFO, LOCK, LOG
-from smallvit.runs.lock import held
+from smallvit.runs.places import EVALUATION, INFO, LOCK, LOG, held
 from smallvit.text import shown
 from smallvit.watching.reading import (
     MOST_STEPS,

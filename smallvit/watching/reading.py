@@ -1,12 +1,11 @@
 """Files of folders that may be damaged or a stranger's: no links, nothing that is too large."""
 
-import json
 import math
 import stat
 from pathlib import Path
 from typing import Any
 
-from smallvit.files import without_links
+from smallvit.files import json_object, without_links
 from smallvit.runs.checks import log_line
 from smallvit.text import shown
 
@@ -48,14 +47,7 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
     Raises:
         ValueError: It is damaged, or cannot be read.
     """
-    text = read_plain(path, most)
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"{path} is damaged: it is not a JSON object")
-    return data
+    return json_object(read_plain(path, most), path)
 
 
 def read_log(path: Path) -> tuple[list[Line], str]:

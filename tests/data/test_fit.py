@@ -10,7 +10,7 @@ from PIL import Image
 from smallvit.data import FILL, fit_image, fit_tensor, read_image
 from smallvit.data.fit import place
 from smallvit.data.images import as_array
-from smallvit.sizes import as_size, check_fit
+from smallvit.sizes import as_size
 
 SIDES = st.integers(1, 600)
 FITS = ["letterbox", "stretch", "crop"]
@@ -105,4 +105,4 @@ def test_sizes_and_fits_are_checked() -> None:
         with pytest.raises(ValueError, match="one positive number, or two"):
             as_size(wrong)
     with pytest.raises(ValueError, match="allowed are letterbox, stretch, crop"):
-        check_fit("squash")
+        place(10, 10, (8, 8), "squash")

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from smallvit.runs.config import DataConfig, RunConfig
-from smallvit.runs.folder import FORMAT, Run, new_folder
+from smallvit.runs.folder import FORMAT, Run
+from smallvit.runs.places import new_folder
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "runs"
 

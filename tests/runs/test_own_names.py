@@ -21,8 +21,8 @@ from smallvit.runs.checkpoint import (
     save_checkpoint,
 )
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import Run, TakenError, new_folder
-from smallvit.runs.lock import held
+from smallvit.runs.folder import Run
+from smallvit.runs.places import TakenError, held, new_folder
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "runs" / "format_2"
 STRANGERS = ("0.py", "notes.txt", "zz.doc", "000000001.txt")

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import FINAL, Run
+from smallvit.runs.folder import Run
+from smallvit.runs.places import FINAL
 from smallvit.training import resume, train
 from smallvit.training.folds import FOLDS, config_of_folds, resume_folds, train_folds
 from tests.soak.result import Result

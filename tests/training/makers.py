@@ -16,8 +16,8 @@ from smallvit.training.budget import make_loader
 from smallvit.training.distributed import World
 from smallvit.training.log import TIMED
 from smallvit.training.objective import make_objective
+from smallvit.training.start import build_model
 from smallvit.training.step import Stepper
-from smallvit.training.train import build_model
 
 #: A transformer of 2 layers and 32 channels.
 TINY = (

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from smallvit.cli import app
-from smallvit.runs.folder import Run, refuse_taken
+from smallvit.runs.folder import Run
+from smallvit.runs.places import refuse_taken
 from smallvit.training import resume
 from smallvit.training.folds import resume_folds, train_folds
 from tests.training.makers import assert_same_run, folder_of_images, tiny

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smallvit.runs.lock import locked
+from smallvit.runs.places import locked
 from smallvit.training import train
 from smallvit.watching.folders import MOST_RUNS, Folders, thinned
 from smallvit.watching.reading import read_plain

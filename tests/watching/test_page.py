@@ -10,7 +10,7 @@ import sys
 import httpx
 import pytest
 
-from smallvit.runs.lock import locked
+from smallvit.runs.places import locked
 from smallvit.watching.machine import Machine, ask_gpus
 from smallvit.watching.running import has_browser
 from tests.browser import needs_browser, open_browser, requests, show

@@ -159,5 +159,5 @@ def forward(
         mixed, highest, total = state
         mixed = mixed * (upscale / total)[:, None]
         write(out_base, mixed, queries, window, inner, n, layout, width, block_e)
-        level = highest.to(lse.dtype.element_ty) + tl.log2(total)
+        level = tl.cast(highest, lse.dtype.element_ty) + tl.log2(total)
         tl.store(lse_base + queries, level, queries < n)

@@ -154,5 +154,5 @@ def talking_forward(
     for head in tl.static_range(heads):
         at = out_base + head * width
         write(at, mixed[head], queries, 0, inner, n, layout, width, block_e)
-        level = highest[head].to(lse.dtype.element_ty) + tl.log2(totals[head])
+        level = tl.cast(highest[head], lse.dtype.element_ty) + tl.log2(totals[head])
         tl.store(lse_base + head * n + queries, level, queries < n)
