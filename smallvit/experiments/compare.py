@@ -20,9 +20,10 @@ from smallvit.text import counted, shown, some
 
 PRETRAINED = "pretrained:"
 
-#: What may follow any name, and what it sets: DRLoc is an option of the run.
+#: What may follow any name, and what it sets: DRLoc is an option of the run. Both say their form,
+#: since a recipe may have another one.
 LOSSES: dict[str, dict[str, Any]] = {
-    "+drloc": {"loss": {"drloc": "auto"}},
+    "+drloc": {"loss": {"drloc": "auto", "drloc_form": "normalised"}},
     "+drloc-released": {"loss": {"drloc": "auto", "drloc_form": "released"}},
 }
 
@@ -85,6 +86,11 @@ def changes_for(spec: str) -> dict[str, Any]:
     """
     ending = next((each for each in LOSSES if spec.endswith(each)), "")
     name, loss = spec.removesuffix(ending), LOSSES.get(ending, {})
+    if not name or "+drloc" in name.partition(PRETRAINED)[0]:
+        raise ValueError(
+            f"{shown(spec)}: {' or '.join(LOSSES)} comes last, behind the name of a model and its "
+            "add-ons, as in vit_9_p4+spt+lsa+drloc"
+        )
     if PRETRAINED in name:
         model, _, source = name.partition(PRETRAINED)
         # What looks like a path must be there; anything else is a name that timm may know.

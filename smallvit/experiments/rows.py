@@ -232,7 +232,7 @@ def count_flops(run: Run) -> int | None:
     about = run.info["model"]
     try:
         with torch.random.fork_rng([]):  # building draws numbers that nobody shall miss
-            model = make_model(**about)
+            model = make_model(**about).requires_grad_(False)  # the counter expects it of some
         image = torch.zeros(1, about["in_channels"], *about["image_size"])
         # Not every torch knows what its own attention on a CPU costs; its plain one is products.
         plain = sdpa_kernel(SDPBackend.MATH)

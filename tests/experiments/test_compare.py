@@ -33,7 +33,10 @@ def smallvit(line: str, *words: str):
     [
         ("auto", {"model": {"name": "auto"}}),
         ("vit_9_p4+spt+lsa", {"model": {"name": "vit_9_p4+spt+lsa"}}),
-        ("resnet18+drloc", {"model": {"name": "resnet18"}, "loss": {"drloc": "auto"}}),
+        (
+            "resnet18+drloc",
+            {"model": {"name": "resnet18"}, "loss": {"drloc": "auto", "drloc_form": "normalised"}},
+        ),
         (
             "swin_tiny_p2+spt+drloc-released",
             {
@@ -45,7 +48,10 @@ def smallvit(line: str, *words: str):
         ("pretrained:runs/a+b", {"model": {"pretrained": "runs/a+b"}}),
         (
             "cct_7_3x1+pretrained:cct.pth+drloc",
-            {"model": {"name": "cct_7_3x1", "pretrained": "cct.pth"}, "loss": {"drloc": "auto"}},
+            {
+                "model": {"name": "cct_7_3x1", "pretrained": "cct.pth"},
+                "loss": {"drloc": "auto", "drloc_form": "normalised"},
+            },
         ),
     ],
 )
@@ -59,12 +65,29 @@ def test_names_that_are_refused_before_anything_is_trained(settings):
     for nowhere in ("./nowhere", "~nobody-of-this-name/run"):
         with pytest.raises(ValueError, match="no file or run folder"):
             changes_for(f"pretrained:{nowhere}")
+    for misplaced in ("+drloc", "cct_2_3x2+drloc+spt", "cct_2_3x2+drloc-relaesed"):
+        with pytest.raises(ValueError, match=r"\+drloc or \+drloc-released comes last"):
+            changes_for(misplaced)
     with pytest.raises(ValueError, match="listed twice"):
         listed(["auto", "auto"])
     with pytest.raises(ValueError, match="--models"):
         listed([])
     with pytest.raises(ValueError, match="seeds is 0"):
         compare_set(settings(), ["auto"], seeds=0)
+
+
+def test_a_form_of_drloc_is_that_of_its_name_in_every_recipe(settings):
+    runs, _ = ablate_set({**settings("model.name=vit_lite_2_p4"), "recipe": "drloc"}, seeds=1)
+    forms = {
+        member.row: plan(changes=member.changes).config.loss.drloc_form
+        for member in runs.members
+        if "DRLoc" in member.row
+    }
+    assert forms == {
+        "DRLoc": "normalised",
+        "DRLoc, as released": "released",
+        "SPT, LSA and DRLoc": "normalised",
+    }
 
 
 def test_the_budget_is_the_same_for_all(settings, source):
@@ -209,7 +232,7 @@ def test_what_a_set_that_goes_on_would_not_heed_is_refused(line, named, run, tmp
     assert (tmp_path / "set/set.json").read_bytes() == before
 
 
-def test_flops_are_those_of_the_layers(run):
+def test_flops_are_those_of_the_layers(run, monkeypatch):
     """A linear layer of a by b on n tokens is 2·a·b·n; attention's two products come on top."""
     dim, tokens, hidden = 32, 16 + 1, 32
     per_block = 2 * tokens * dim * (3 * dim + dim + 2 * hidden) + 2 * 2 * tokens**2 * dim
@@ -217,6 +240,9 @@ def test_flops_are_those_of_the_layers(run):
     head = 2 * dim * 3
     assert run.info["model"]["options"] == {"dim": 32}
     assert count_flops(run) == 2 * per_block + patches + head
+    sizes = {"num_classes": 2, "image_size": (224, 224), "in_channels": 3}
+    monkeypatch.setitem(run.info, "model", {"name": "timm/pit_ti_224", **sizes})
+    assert count_flops(run) > 1e9
 
 
 def test_the_command(source, tmp_path, caplog):
@@ -279,6 +305,27 @@ def test_an_ablation_leaves_out_what_a_model_cannot_have(settings):
     assert list(impossible) == ["SPT, shift of a quarter"]
     assert "less than one pixel" in impossible["SPT, shift of a quarter"]
     assert runs.facts["impossible"] == impossible
+    runs, impossible = ablate_set({**small, "model": {"name": "hct_s_p8"}}, seeds=1)
+    assert {"temperature", "mask", "LSA"} <= {*impossible}
+    assert "--set model.options.masked=false" in impossible["mask"]
+    without = {"name": "hct_s_p8", "options": {"temperature": False, "masked": False}}
+    runs, impossible = ablate_set({**small, "model": without}, seeds=1)
+    assert {"temperature", "mask"} <= {*runs.rows}
+    timms = {
+        "data": {**small["data"], "image_size": 32},
+        "model": {"name": "timm/vit_tiny_patch16_224"},
+    }
+    runs, impossible = ablate_set({**small, **timms}, seeds=1)
+    assert runs.rows == (
+        "plain",
+        "LSA",
+        "SPT",
+        "DRLoc",
+        "DRLoc, as released",
+        "SPT and LSA",
+        "SPT, LSA and DRLoc",
+    )
+    assert impossible["SPT, all directions"].startswith("directions vary our own models")
     with pytest.raises(ValueError, match="is a CNN"):
         ablate_set({**small, "model": {"name": "resnet18"}})
     with pytest.raises(ValueError, match="--pretrained"):
