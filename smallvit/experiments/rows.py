@@ -162,6 +162,19 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     return [*_overall(base, others), *sentences]
 
 
+def seen_before(rows: Sequence[Row]) -> list[str]:
+    """Which rows know test images: the weights that they start from had learned from them."""
+    most = {
+        row.name: max((r.info.get("seen_before", 0) for r in row.runs), default=0) for row in rows
+    }
+    return [
+        f"The accuracy of {name} is too high: its start had learned from {count:,} of the test "
+        "images."
+        for name, count in most.items()
+        if count
+    ]
+
+
 def _overall(base: Row, others: Sequence[Row]) -> list[str]:
     """The answer to "which one?", where there is one."""
     if not others:

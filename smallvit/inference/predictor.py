@@ -71,7 +71,7 @@ class Predictor:
 
         Raises:
             ValueError: It is none of them, is damaged, was written by a newer version, may run
-                code, or there is no such device.
+                code, has learned without labels, or there is no such device.
             ImportError: It needs a package that is not installed.
         """
         if isinstance(source, Predictor):
@@ -83,8 +83,11 @@ class Predictor:
                     check_trust(path, record)
                 return cls(*record.code.load(path, device))
         from smallvit.runs.folder import Run
+        from smallvit.training.objective import unlabelled
 
         run = Run.open(source)
+        if reason := unlabelled(run.config, run.folder):
+            raise ValueError(reason)
         run.warn_of_rest()
         return cls(*eager(run.card, run.model(), device))
 

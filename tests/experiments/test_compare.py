@@ -11,12 +11,21 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.evaluation.paired import holm
 from smallvit.evaluation.seeds import mean_accuracy, versus
-from smallvit.experiments import ablate_set, begin, compare_set, conclude
+from smallvit.experiments import (
+    ablate_set,
+    begin,
+    compare_set,
+    conclude,
+    conduct,
+    curve_set,
+    read_outcomes,
+)
 from smallvit.experiments.ablate import PARTS
 from smallvit.experiments.compare import changes_for, listed
 from smallvit.experiments.rows import Row, count_flops, verdicts
 from smallvit.recipes import plan
 from smallvit.runs import Run
+from smallvit.training import train
 from tests.experiments.conftest import TINY_WORDS, finished_set
 from tests.reporting.conftest import Page
 from tests.reporting.test_report import check_alone, check_readable
@@ -342,6 +351,24 @@ def test_the_ablation_command(source, tmp_path, run):
     summary = json.loads((tmp_path / "set/summary.json").read_text())
     assert (summary["kind"], summary["model"]) == ("ablate", "vit_9_p4")
     assert "which data?" in smallvit("ablate").output
+
+
+def test_a_start_that_knows_test_images_is_said(tmp_path, settings):
+    images, labels = make_images(120)
+    np.savez(tmp_path / "noise.npz", images=images, labels=labels)
+    data = {"source": str(tmp_path / "noise.npz")}
+    first = settings("model.name=vit_lite_2_p4") | {"data": data}
+    start = train(plan(changes=first).config, out=tmp_path / "start", shown=False)
+    later = settings() | {"data": {**data, "seed": 1}}
+    for name, made in {
+        "compare": compare_set(later, [f"pretrained:{start.folder}"], seeds=1),
+        "curve": curve_set(later, [f"pretrained:{start.folder}"], shares=[0.5, 0.7, 1], seeds=1),
+    }.items():
+        begin(tmp_path / name, made)
+        conduct(tmp_path / name)
+        (count,) = {each.run.info["seen_before"] for each in read_outcomes(tmp_path / name)}
+        said = f"its start had learned from {count} of the test images"
+        assert [said in sentence for sentence in conclude(tmp_path / name).lead][-1]
 
 
 def test_names_with_commas_are_told_apart():
