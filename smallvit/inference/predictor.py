@@ -23,6 +23,7 @@ from smallvit.files import Found, images_in
 from smallvit.formats import check_trust, format_of
 from smallvit.formats.loaded import Forward, eager
 from smallvit.runs.card import Card
+from smallvit.text import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -140,6 +141,12 @@ class Predictor:
         if flip:
             return flip_average(self.logits_of_prepared, pixels, axis=2)
         logits = self.forward(np.ascontiguousarray(pixels))
+        if logits.shape != (len(pixels), len(self.classes)):
+            raise ValueError(
+                f"the model gives {logits.shape} numbers for {counted(len(pixels), 'image')}, and "
+                f"its description names {counted(len(self.classes), 'class', 'classes')}: the file "
+                "is damaged or was changed; export it again"
+            )
         check_logits(logits)
         return logits
 
