@@ -112,8 +112,11 @@ class Encoder(nn.Module, kw_only=True):
     }
 
     def __post_init__(self) -> None:
-        sides = self.image_size if isinstance(self.image_size, Sequence) else [self.image_size] * 2
-        if len(sides) != 2 or not all(isinstance(side, Integral) and side > 0 for side in sides):
+        size: Any = self.image_size
+        sides = size if isinstance(size, Sequence) else [size] * 2
+        if len(sides) != 2 or not all(
+            isinstance(side, Integral) and int(side) > 0 for side in sides
+        ):
             raise ValueError(
                 f"image_size is {self.image_size!r}: expected is one positive whole number, or two "
                 "as (height, width)"

@@ -162,7 +162,9 @@ def test_a_description_with_other_classes_than_the_graph(plain: Run, tmp_path: P
     record.value = json.dumps(card)
     onnx.save(graph, tmp_path / "changed.onnx")
     image = np.zeros((20, 20, 3), np.uint8)
-    with pytest.raises(ValueError, match=rf"gives \(1, {outputs}\) numbers .* names {named} classes"):
+    with pytest.raises(
+        ValueError, match=rf"gives \(1, {outputs}\) numbers .* names {named} classes"
+    ):
         Predictor.open(tmp_path / "changed.onnx").predict([image])
 
 
