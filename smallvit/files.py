@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = frozenset(
     [".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"]
 )
+UNREAD_SUFFIXES = frozenset([".heic", ".heif", ".avif", ".jxl", ".jp2"])
+"""Of images too, but in formats that are not read."""
 
 
 @contextlib.contextmanager
@@ -151,7 +153,12 @@ class Found(NamedTuple):
 
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name."""
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+    return suffix_of(name) in IMAGE_SUFFIXES
+
+
+def suffix_of(name: str) -> str:
+    """The end of a file's name from its last dot on, in small letters."""
+    return os.path.splitext(name)[1].lower()
 
 
 def listed(folder: str | os.PathLike[str]) -> "list[os.DirEntry[str]]":
@@ -201,7 +208,8 @@ def images_in(
 ) -> Iterator[Found]:
     """The image files that paths stand for, one by one: what `predict` and `explain` take.
 
-    A folder stands for the files in it, at any depth, that are images by their names; a pattern
+    A folder stands for the files in it, at any depth, that are images by their names, those of
+    formats that are not read included, so that none is passed over in silence; a pattern
     such as "photos/**/*.jpg" for the files that match it, sorted; "-" for the paths on standard
     input, one per line; anything else for itself, whether it exists or not. What stands for
     nothing is yielded with an error whose `strerror` is the rest of "PATH: …".
@@ -229,7 +237,7 @@ def images_in(
 def _images_below(folder: str) -> Iterator[Found]:
     for file in walk(folder):
         if file.error is None:
-            if is_image(file.path):
+            if is_image(file.path) or suffix_of(file.path) in UNREAD_SUFFIXES:
                 yield file
         elif file.error.errno != errno.ELOOP:
             reason = f"it cannot be listed: {file.error.strerror}"

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from typing import get_args
 
 import numpy as np
@@ -113,6 +114,18 @@ def test_audit_of_nothing_is_a_sentence(tmp_path):
     assert done.returncode == 2
     assert "there is no file, folder or dataset" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_pillow_says_of_a_huge_image_is_said_once(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("RGB", (20, 20)).save(tmp_path / "data" / name / "1.png")
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (10_000).to_bytes(4) * 2 + b"\x08\x02\0\0\0"
+    check = zlib.crc32(header[12:]).to_bytes(4)
+    (tmp_path / "data" / "cat" / "2.png").write_bytes(header + check + bytes(4) + b"IDAT")
+    done = run("audit", tmp_path / "data", SMALLVIT_CACHE=str(tmp_path / "cache"))
+    assert "89,000,000" in done.stdout
+    assert "Warning" not in done.stderr
 
 
 def test_cache(folder, tmp_path):

@@ -113,6 +113,9 @@ def test_folders_are_walked_in_order_and_never_twice_around(tmp_path, monkeypatc
     assert [item.error for item in found] == [None] * 3
     names = [os.path.relpath(item.path, tmp_path) for item in found]
     assert names == ["a/2.jpg", "a/deep/1.jpeg", "b.PNG"]
+    (tmp_path / "c.HEIC").touch()  # no image that is read, and not passed over in silence
+    assert [item.path for item in images_in(tmp_path)][3:] == [str(tmp_path / "c.HEIC")]
+    (tmp_path / "c.HEIC").unlink()
     (loop,) = [item for item in walk(tmp_path) if item.error]
     assert loop.path == str(tmp_path / "a" / "deep" / "up")
     assert loop.error.errno == errno.ELOOP

@@ -1,6 +1,7 @@
 """Recipes: the papers' numbers, and what `auto` makes of data."""
 
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -355,6 +356,10 @@ def test_costs_are_those_of_the_models(name, side):
     assert cost(name, side) == pytest.approx(counter.get_total_flops() / 1e6, rel=0.2)
 
 
+def test_a_model_whose_modules_are_handed_parameters_has_a_cost():
+    assert cost("timm/pit_ti_224", 224) > 1000
+
+
 def test_speed_is_measured_within_seconds():
     """On a clock that counts its readings: a first step, and those that fit into two seconds."""
     ticks = iter(range(10**6))
@@ -384,6 +389,14 @@ def test_auto_looks_at_mirrors_colours_and_balance():
     assert chosen("auto", epochs=300.0).augment.policy == "trivial"
     assert chosen("auto", imbalance=30).loss.balanced
     assert not chosen("auto", imbalance=3).loss.balanced
+
+
+def test_a_class_without_images_is_no_imbalance(photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "with an empty class")
+    (tmp_path / "with an empty class" / "bird").mkdir()
+    planned = plan(str(tmp_path / "with an empty class"), device="cpu", epochs=1)
+    assert planned.dataset.classes == ("bird", "cat", "dog")
+    assert not planned.config.loss.balanced
 
 
 @pytest.fixture(scope="module")

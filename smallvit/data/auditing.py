@@ -85,7 +85,8 @@ class Audit:
             ValueError: There are errors left; the message holds all of them.
         """
         if errors := self.errors(allow):
-            lines = "\n".join(f"- {finding.message}" for finding in errors)
+            left_out = [finding for finding in self.findings if finding.code == "note"]
+            lines = "\n".join(f"- {finding.message}" for finding in (*errors, *left_out))
             raise ValueError(f"{shown(self.source)} cannot be trained on as it is:\n{lines}")
 
     def to_json(self) -> str:

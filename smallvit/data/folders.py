@@ -8,7 +8,7 @@ from pathlib import Path
 
 from smallvit.data.samples import Source, class_order
 from smallvit.data.sources import by_split, split_name
-from smallvit.files import is_folder, is_image, listed, walk
+from smallvit.files import UNREAD_SUFFIXES, is_folder, is_image, listed, walk
 from smallvit.text import counted, shown, some
 
 UNLABELLED = "image"
@@ -46,6 +46,8 @@ def read_folder(root: Path, *, unlabelled: bool = False) -> Source:
     if not rows:
         loose = sum(tree.unclassed.values())
         what = f"{counted(loose, 'image')} without class folders" if loose else "no images"
+        if not loose and tree.not_images:
+            what += f" by their names, but {tree.others()}"
         raise ValueError(f"{shown(root)} holds {what}: {_LAYOUT}")
     return replace(
         Source.of_files(rows, root),
@@ -141,11 +143,15 @@ class _Tree:
         if self.loops:
             notes.append(f"{some(self.loops)}: a link back to a folder above it, not followed")
         if self.not_images:
-            kinds = ", ".join(
-                f"{count} {shown(kind)}" for kind, count in self.not_images.most_common(5)
-            )
-            notes.append(f"files that are not images by their name are left out: {kinds}")
+            notes.append(f"files that are not images by their name are left out: {self.others()}")
         return tuple(notes)
+
+    def others(self) -> str:
+        """What the files are that are not images by their names."""
+        most = self.not_images.most_common(5)
+        kinds = ", ".join(f"{count} {shown(kind)}" for kind, count in most)
+        unread = sorted(UNREAD_SUFFIXES & {kind for kind, _ in most})
+        return kinds + (f" (convert {some(unread)} to JPEG or PNG)" if unread else "")
 
 
 def _listed(folder: Path) -> tuple[list[Path], int]:

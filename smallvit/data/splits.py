@@ -62,6 +62,12 @@ def assign(
             left = np.flatnonzero(splits == "train")
             # A share is one of all training images, also of those that are already held out.
             fraction = share * training / len(left)
+            if share < 1 <= fraction:
+                raise ValueError(
+                    f"{name} is {share:g} of {training:,} images, of which {len(left):,} are left "
+                    f"beside the other splits: something must be left to train on, so choose less "
+                    "for one of them (--val, --test)"
+                )
             chosen = hold_out(
                 labels[left],
                 (families[left], digests[left]),
@@ -99,7 +105,7 @@ def hold_out(
     if not 0 <= fraction < 1:
         raise ValueError(
             f"{split} would hold out {fraction:.0%} of the images left for training: allowed is a "
-            "share from 0 up to below 1, and something must be left to train on"
+            "share from 0 up to below 1"
         )
     chosen = np.zeros(len(labels), bool)
     keys = _keys(seed, split, groupings)

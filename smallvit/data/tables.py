@@ -2,6 +2,7 @@
 
 import csv
 import math
+import os
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -34,9 +35,11 @@ def read_table(path: Path) -> Source:
         _refuse_null(file, f"row {number} of {shown(path)}, counted from 1 below the header,")
     images = tuple(path.parent / file for file in files)
     if not any(image.exists() for image in images):
+        odd = os.sep == "/" and "\\" in files[0]
         raise ValueError(
             f"none of the {len(images):,} files of {shown(path)} exists, beginning with "
             f"{shown(images[0])}: relative paths start at the folder of the table"
+            + (", and folders are separated by / here" if odd else "")
         )
     return Source(
         images=images,
@@ -60,11 +63,16 @@ def _csv(path: Path) -> Mapping[str, Sequence[Any]]:
                 "closing quote missing?"
             ) from error
     names = [cell.strip().lower() for cell in cells]
-    for number, row in enumerate(rows, start=2):
+    for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
-            raise ValueError(
-                f"row {number} of {shown(path)} has {len(row)} fields and the header {len(names)}: "
+            todo = (
                 "put quotes around a field that contains the separator"
+                if len(row) > len(names)
+                else "fill in what is missing"
+            )
+            raise ValueError(
+                f"row {number} of {shown(path)}, counted from 1 below the header, has "
+                f"{counted(len(row), 'field')} and the header {len(names)}: {todo}"
             )
     return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 

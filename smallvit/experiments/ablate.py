@@ -11,7 +11,7 @@ from smallvit.experiments.engine import Outcome, RunSet
 from smallvit.models.names import Name, check_name
 from smallvit.recipes import Plan, plan
 from smallvit.reporting.sheet import Sheet
-from smallvit.text import counted, shown
+from smallvit.text import counted, shown, some
 
 PLAIN = "plain"
 
@@ -55,13 +55,22 @@ def ablate_set(
     shared = compare.with_budget(settings, planned)
     if not (base.ours or base.timm):
         raise ValueError(f"SPT and LSA are for transformers, and {base} is a CNN")
-    members, impossible = [], {}
+    members, impossible, plain = [], {}, None
     for row, (addons, options, loss) in PARTS.items():
         changes = overlaid(shared, nested("model.name", str(base.plus(addons))))
         if options:
             changes = overlaid(changes, {"model": {"options": options}})
         changes = overlaid(changes, compare.LOSSES.get(loss, compare.WITHOUT))
-        if reason := _refused(changes, planned):
+        config, reason = _built(changes, planned)
+        plain = config if row == PLAIN else plain
+        if options and base.timm:
+            reason = f"{some(options)} vary our own models, and {base} is timm's"
+        elif options and not addons and config is not None and config == plain:
+            reason = (
+                f"{base} has it built in; --set model.options.{next(iter(options))}=false takes "
+                "it out of all other rows"
+            )
+        if reason:
             impossible[row] = reason
         else:
             members += compare.members_of(row, changes, seeds)
@@ -75,8 +84,8 @@ def ablate_set(
     return made, impossible
 
 
-def _refused(changes: Mapping[str, Any], planned: Plan) -> str:
-    """Why a model cannot be built; empty if it can."""
+def _built(changes: Mapping[str, Any], planned: Plan) -> tuple[Any, str]:
+    """The config of a model, if it is ours, and why it cannot be built; empty if it can."""
     import torch
 
     from smallvit.models.build import make_model
@@ -84,7 +93,7 @@ def _refused(changes: Mapping[str, Any], planned: Plan) -> str:
     config, data = planned.config.changed({"model": changes["model"]}), planned.dataset
     try:
         with torch.device("meta"):
-            make_model(
+            model = make_model(
                 config.model.name,
                 num_classes=len(data.classes),
                 image_size=data.image_size,
@@ -92,8 +101,8 @@ def _refused(changes: Mapping[str, Any], planned: Plan) -> str:
                 options=config.model.options,
             )
     except (ValueError, TypeError) as error:
-        return str(error)
-    return ""
+        return None, str(error)
+    return getattr(model, "config", None), ""
 
 
 def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str, Any]]:

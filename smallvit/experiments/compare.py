@@ -8,7 +8,14 @@ import numpy as np
 from smallvit.arguments import Between, checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.experiments.engine import Member, Outcome, RunSet
-from smallvit.experiments.rows import Row, evaluations_of, make_rows, tell_p, verdicts
+from smallvit.experiments.rows import (
+    Row,
+    evaluations_of,
+    make_rows,
+    seen_before,
+    tell_p,
+    verdicts,
+)
 from smallvit.files import at_home
 from smallvit.models.names import check_name
 from smallvit.recipes import Plan, plan
@@ -98,6 +105,11 @@ def changes_for(spec: str) -> dict[str, Any]:
     """
     ending = next((each for each in LOSSES if spec.endswith(each)), "")
     name, loss = spec.removesuffix(ending), LOSSES.get(ending, {})
+    if not name or "+drloc" in name.partition(PRETRAINED)[0]:
+        raise ValueError(
+            f"{shown(spec)}: {' or '.join(LOSSES)} comes last, behind the name of a model and its "
+            "add-ons, as in vit_9_p4+spt+lsa+drloc"
+        )
     if PRETRAINED in name:
         model, _, source = name.partition(PRETRAINED)
         # What looks like a path must be there; anything else is a name that timm may know.
@@ -178,7 +190,7 @@ def conclude(
         notes.append(f"{counted(short, 'test was', 'tests were')} cut short, and left out.")
     sheet = Sheet(
         title=f"{counted(len(rows), 'model')} on {shown(str(runs.facts.get('data', 'data')))}",
-        lead=tuple(verdicts(rows)),
+        lead=(*verdicts(rows), *seen_before(rows)),
         notes=tuple(notes),
         tables=(table_of(rows, title=title, versus=versus), seeds_table(rows)),
         charts=tuple(charts_of(rows)),

@@ -13,7 +13,7 @@ from smallvit.evaluation.seeds import hits_of
 from smallvit.experiments import compare
 from smallvit.experiments.engine import Outcome, RunSet
 from smallvit.experiments.results import CurveOfModel, CurvePoint, CurveResult
-from smallvit.experiments.rows import Row, evaluations_of, make_rows
+from smallvit.experiments.rows import Row, evaluations_of, make_rows, seen_before
 from smallvit.recipes import plan
 from smallvit.reporting.charts import Chart
 from smallvit.reporting.comparing import points
@@ -134,7 +134,7 @@ def conclude(runs: RunSet, outcomes: Sequence[Outcome]) -> tuple[Sheet, dict[str
     charts = [figure_of(result_of(data, runs, curves))] if rows else []
     sheet = Sheet(
         title=f"Would more images help? {data}",
-        lead=tuple(_answer(curve) for curve in curves),
+        lead=(*(_answer(curve) for curve in curves), *seen_before(rows)),
         notes=(
             "Every seed draws its own choice of images, the smaller ones within the larger ones; "
             "all are tested on the same images. A forecast follows a power law fitted to these "

@@ -122,7 +122,8 @@ class RunSet:
             if different := differences(old.changes, member.changes):
                 raise ValueError(
                     f"a set goes on with what it began with, and for {member.name} "
-                    f"{'; '.join(different)}: leave that out, or choose another --out"
+                    f"{'; '.join(different)}: give the options that it began with, or choose "
+                    "another --out"
                 )
         new = tuple(member for member in wanted.members if member.name not in known)
         rows = list(dict.fromkeys([*self.rows, *wanted.rows]))

@@ -186,6 +186,19 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     return [*_overall(base, others), *sentences]
 
 
+def seen_before(rows: Sequence[Row]) -> list[str]:
+    """Which rows know test images: the weights that they start from had learned from them."""
+    most = {
+        row.name: max((r.info.get("seen_before", 0) for r in row.runs), default=0) for row in rows
+    }
+    return [
+        f"The accuracy of {name} is too high: its start had learned from {count:,} of the test "
+        "images."
+        for name, count in most.items()
+        if count
+    ]
+
+
 def _overall(base: Row, others: Sequence[Row]) -> list[str]:
     """The answer to "which one?", where there is one."""
     if not others:
@@ -256,7 +269,7 @@ def count_flops(run: Run) -> int | None:
     about = run.info["model"]
     try:
         with torch.random.fork_rng([]):  # building draws numbers that nobody shall miss
-            model = make_model(**about)
+            model = make_model(**about).requires_grad_(False)  # the counter expects it of some
         image = torch.zeros(1, about["in_channels"], *about["image_size"])
         # Not every torch knows what its own attention on a CPU costs; its plain one is products.
         plain = sdpa_kernel(SDPBackend.MATH)

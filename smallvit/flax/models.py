@@ -5,6 +5,7 @@ no name for is called as in `smallvit.models`.
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, get_args
 
 import flax.linen as nn
@@ -111,6 +112,15 @@ class Encoder(nn.Module, kw_only=True):
     }
 
     def __post_init__(self) -> None:
+        size: Any = self.image_size
+        sides = size if isinstance(size, Sequence) else [size] * 2
+        if len(sides) != 2 or not all(
+            isinstance(side, Integral) and int(side) > 0 for side in sides
+        ):
+            raise ValueError(
+                f"image_size is {self.image_size!r}: expected is one positive whole number, or two "
+                "as (height, width)"
+            )
         for name, kind in self._CHOICES.items():
             if getattr(self, name) not in get_args(kind):
                 allowed = ", ".join(get_args(kind))
@@ -239,12 +249,12 @@ class ViT(Encoder, kw_only=True):
     patch_size: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if any(side % self.patch_size for side in self.size):
             raise ValueError(
                 f"image_size {self.size[0]}×{self.size[1]} does not divide: both sides must be "
                 f"multiples of the patch_size {self.patch_size}"
             )
-        super().__post_init__()
 
     @property
     def stride(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 from jax.tree_util import keystr, tree_flatten_with_path, tree_unflatten
+from safetensors import SafetensorError
 from safetensors.flax import load_file, save_file
 
 
@@ -23,9 +24,13 @@ def load(path: str | PathLike[str], like: Any = None) -> Any:
             is made of nested dicts.
 
     Raises:
-        ValueError: The file's names or shapes are not those of `like`.
+        ValueError: It is no safetensors file, or its names or shapes are not those of `like`.
+        OSError: There is no such file.
     """
-    arrays = load_file(path)
+    try:
+        arrays = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no safetensors file, or is damaged: {error}") from error
     if like is None:
         tree: dict[str, Any] = {}
         for name, value in arrays.items():

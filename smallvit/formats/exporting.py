@@ -19,6 +19,7 @@ from smallvit.extras import require
 from smallvit.formats import FORMATS, Format
 from smallvit.formats.shipped import Outputs, Shipped, outputs_of
 from smallvit.runs.folder import Run
+from smallvit.training.objective import unlabelled
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ def export(
     versions = {"smallvit": smallvit.__version__, "torch": torch.__version__}
     card = replace(run.card.measured(run.evaluation()), versions=versions)
     run.warn_of_rest()
+    if reason := unlabelled(run.config, run.folder):
+        logger.warning("%s", reason)
     model = run.model()
     shipped = Shipped(model, card).eval()
 

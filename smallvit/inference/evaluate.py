@@ -15,6 +15,7 @@ from smallvit.devices import choose_device
 from smallvit.evaluation import Evaluation, logits_of, measure
 from smallvit.runs.folder import Run, folds_of
 from smallvit.text import counted
+from smallvit.training.objective import unlabelled
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +52,28 @@ def evaluate(
             folder stays as it is.
 
     Raises:
-        ValueError: The run, the data or the split does not exist, the run's data has changed, or
-            other data has classes that the model does not know.
+        ValueError: The run, the data or the split does not exist, the run's data has changed, it
+            has learned without labels, or other data has classes that the model does not know.
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}: allowed are {', '.join(SPLITS)}")
     run = Run.open(run)
     if data is None and split == "test" and "cross_validation" in run.info:
         return _evaluate_folds(run, flip, device, batch_size, progress)
+    if reason := unlabelled(run.config, run.folder):
+        raise ValueError(reason)
     run.warn_of_rest()
     card = run.card
     name, parts = split, [split]
     if data is None:
         dataset = run.dataset()
+        if split == "test" and (seen := run.info.get("seen_before")):
+            logger.warning(
+                "the weights that %s started from had learned from %s of these images, so that the "
+                "accuracy is too high",
+                run.folder,
+                f"{seen:,}",
+            )
     else:
         dataset = load_data(
             data,

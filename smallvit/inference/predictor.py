@@ -23,6 +23,7 @@ from smallvit.files import Found, images_in
 from smallvit.formats import check_trust, format_of
 from smallvit.formats.loaded import Forward, eager
 from smallvit.runs.card import Card
+from smallvit.text import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,7 +72,7 @@ class Predictor:
 
         Raises:
             ValueError: It is none of them, is damaged, was written by a newer version, may run
-                code, or there is no such device.
+                code, has learned without labels, or there is no such device.
             ImportError: It needs a package that is not installed.
         """
         if isinstance(source, Predictor):
@@ -83,8 +84,11 @@ class Predictor:
                     check_trust(path, record)
                 return cls(*record.code.load(path, device))
         from smallvit.runs.folder import Run
+        from smallvit.training.objective import unlabelled
 
         run = Run.open(source)
+        if reason := unlabelled(run.config, run.folder):
+            raise ValueError(reason)
         run.warn_of_rest()
         return cls(*eager(run.card, run.model(), device))
 
@@ -137,6 +141,12 @@ class Predictor:
         if flip:
             return flip_average(self.logits_of_prepared, pixels, axis=2)
         logits = self.forward(np.ascontiguousarray(pixels))
+        if logits.shape != (len(pixels), len(self.classes)):
+            raise ValueError(
+                f"the model gives {logits.shape} numbers for {counted(len(pixels), 'image')}, and "
+                f"its description names {counted(len(self.classes), 'class', 'classes')}: the file "
+                "is damaged or was changed; export it again"
+            )
         check_logits(logits)
         return logits
 

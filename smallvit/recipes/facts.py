@@ -37,7 +37,7 @@ class Facts:
         channels: Channels of the images.
         device: cpu, cuda or mps.
         mirrored: Whether a mirrored image keeps its class.
-        imbalance: Images of the largest class over those of the smallest.
+        imbalance: Images of the largest class over those of the smallest that has any.
         typical_side: The median of the images' shorter sides.
         tested: Number of images to validate and test on.
         model: The model that the user requests; None leaves it to the recipe.
@@ -72,7 +72,8 @@ class Facts:
     def of(cls, dataset: Dataset, audit: Audit, device: str, **requested: Any) -> "Facts":
         """From the data and its audit; the others are given."""
         sizes = dataset.split("train").survey.sizes
-        counts = np.bincount(dataset.labels("train"), minlength=len(dataset.classes))
+        counts = np.bincount(dataset.labels("train"))
+        present = counts[counts > 0]
         return cls(
             source=_name(dataset),
             images=len(dataset.split("train")),
@@ -82,7 +83,7 @@ class Facts:
             channels=dataset.channels,
             device=device,
             mirrored=not audit.flips_matter,
-            imbalance=float(counts.max() / max(counts.min(), 1)),
+            imbalance=float(present.max() / present.min()) if len(present) else 1.0,
             typical_side=int(np.median(sizes.min(1))) if len(sizes) else 0,
             tested=sum(len(samples) for name, samples in dataset.splits.items() if name != "train"),
             **requested,

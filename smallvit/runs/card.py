@@ -79,6 +79,13 @@ class Card:
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has no tuples
         if len(self.image_size) != 2:
             raise ValueError(f"image_size is {self.image_size}: expected are height and width")
+        if (outputs := self.model.get("num_classes", len(self.classes))) != len(self.classes):
+            raise ValueError(f"the model has {outputs} outputs, and {len(self.classes)} classes")
+        if self.accuracy is not None:
+            check("accuracy", self.accuracy, Sequence[float])
+            if len(self.accuracy) != 3:
+                raise ValueError(f"accuracy is {self.accuracy}: expected are three numbers")
+            object.__setattr__(self, "accuracy", tuple(self.accuracy))
         check("fit", self.fit, Fit)
         if not len(self.mean) == len(self.std) == self.channels:
             raise ValueError(

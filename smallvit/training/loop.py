@@ -71,8 +71,10 @@ def run_loop(training: Training) -> None:
             training.stepper(batch, step, lr=lr, mixed=mixed)
             progress.step = step + 1
             if step == first:
-                since = progress.step, clock()  # a first step is slower than the others
-                training.log.tell(f"the first step took {since[1] - saved:.1f} s")
+                began = clock()
+                training.log.tell(f"the first step took {began - saved:.1f} s")
+                if progress.steps > progress.step and config.loop.every != 1:
+                    since = progress.step, began  # it is slower than the others of its interval
                 if training.pace is not None:
                     training.pace.begin(progress.step)
             training.log.advance(progress.step, progress.steps)

@@ -3,9 +3,11 @@
 A new objective is one file with a subclass of `Objective`, and one line in `OBJECTIVES`.
 """
 
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -246,6 +248,16 @@ def find_objective(name: str) -> type[Objective]:
     module, _, kind = OBJECTIVES[name].partition(":")
     objective: type[Objective] = getattr(import_module(module), kind)
     return objective
+
+
+def unlabelled(config: RunConfig, folder: Path) -> str:
+    """Why a run's classes mean nothing, where it has learned without labels; empty where not."""
+    if find_objective(config.loss.objective).needs_labels:
+        return ""
+    return (
+        f"{folder} has learned without labels, so that its classes mean nothing: train from it "
+        f"with smallvit train DATA --pretrained {shlex.quote(str(folder))}"
+    )
 
 
 def make_objective(

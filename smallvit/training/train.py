@@ -199,7 +199,8 @@ def _describe_start(run: Run) -> None:
     info, steps, batch = run.info, run.config.schedule.steps or 0, run.config.loop.batch_size
     logger.info(
         f"{info['model']['name']}, {info['parameters']:,} parameters, on {info['device']}: "
-        f"{counted(steps, 'step')} of {batch} images, {steps * batch:,} in all; {run.folder}"
+        f"{counted(steps, 'step')} of {counted(batch, 'image')}, {steps * batch:,} in all; "
+        f"{run.folder}"
     )
     for note in info["notes"]:
         logger.info("note: %s", note)

@@ -42,6 +42,11 @@ def test_images_without_class_folders(tmp_path: Path, save: Save, folder: Path) 
     assert "1 image lies in" in notes[0]
     assert "outside every class folder" in notes[0]
     assert "left out: 1 .heic, 1 .txt" in notes[1] or "left out: 1 .txt, 1 .heic" in notes[1]
+    assert notes[1].endswith("(convert .heic to JPEG or PNG)")
+    (tmp_path / "phone" / "cats").mkdir(parents=True)
+    (tmp_path / "phone" / "cats" / "photo.HEIC").touch()
+    with pytest.raises(ValueError, match=r"no images by their names, but 1 \.heic \(convert"):
+        load_data(tmp_path / "phone")
 
 
 def test_one_class(tmp_path: Path, save: Save) -> None:
@@ -74,7 +79,8 @@ def test_an_empty_class_folder(folder: Path) -> None:
     assert found == [("warning", (("birds",),))]
     for image in (folder / "cats").iterdir():
         image.unlink()
-    with pytest.raises(ValueError, match="no images at all: birds, cats"):
+    (folder / "cats" / "photo.heic").touch()
+    with pytest.raises(ValueError, match=r"(?s)no images at all: birds, cats.*left out: 1 \.heic"):
         audit(load_data(folder)).check()
 
 
@@ -281,7 +287,12 @@ def test_csv_with_missing_files(folder: Path) -> None:
             "path,label,split\ncats/0.png,cats,dev\n",
             "row 1 .* has the split 'dev': allowed are train",
         ),
-        ("path,label\ncats/0.png,cats,more\n", "row 2 .* has 3 fields and the header 2"),
+        (
+            "path,label\ncats/0.png,cats,more\n",
+            "row 1 .* has 3 fields and the header 2: put quotes",
+        ),
+        ("path,label\ncats/0.png\n", "row 1 .* has 1 field and the header 2: fill in"),
+        ("path,label\ncats\\\\0.png,cats\n", "folders are separated by / here"),
         (
             f"path,label\ncats/0.png,cats\n{'x' * 140_000},dogs\n",
             r"line 3 of .*list\.csv cannot be read: field larger .* closing quote",

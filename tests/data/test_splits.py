@@ -96,5 +96,7 @@ def test_shares_are_of_all_training_images() -> None:
 def test_shares_that_leave_nothing(folder: Path) -> None:
     with pytest.raises(ValueError, match="something must be left to train on"):
         load_data(folder, val=0.9)
+    with pytest.raises(ValueError, match=r"val is 0\.1 of .* choose less for one of them"):
+        load_data(folder, test=0.95)
     with pytest.raises(ValueError, match="a share from 0 up to below 1"):
         load_data(folder, test=1.5)

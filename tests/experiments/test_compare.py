@@ -12,7 +12,15 @@ from typer.testing import CliRunner
 from smallvit.cli import app
 from smallvit.evaluation.paired import holm
 from smallvit.evaluation.seeds import mean_accuracy, versus
-from smallvit.experiments import ablate_set, begin, compare_set, conclude
+from smallvit.experiments import (
+    ablate_set,
+    begin,
+    compare_set,
+    conclude,
+    conduct,
+    curve_set,
+    read_outcomes,
+)
 from smallvit.experiments.ablate import PARTS
 from smallvit.experiments.compare import changes_for, listed
 from smallvit.experiments.rows import Row, count_flops, verdicts
@@ -20,6 +28,7 @@ from smallvit.recipes import plan
 from smallvit.runs import Run
 from smallvit.runs.changes import changes_of
 from smallvit.runs.config import LossConfig
+from smallvit.training import train
 from tests.experiments.conftest import TINY_WORDS, finished_set
 from tests.reporting.conftest import Page
 from tests.reporting.test_report import check_alone, check_readable
@@ -65,12 +74,29 @@ def test_names_that_are_refused_before_anything_is_trained(settings):
     for nowhere in ("./nowhere", "~nobody-of-this-name/run"):
         with pytest.raises(ValueError, match="no file or run folder"):
             changes_for(f"pretrained:{nowhere}")
+    for misplaced in ("+drloc", "cct_2_3x2+drloc+spt", "cct_2_3x2+drloc-relaesed"):
+        with pytest.raises(ValueError, match=r"\+drloc or \+drloc-released comes last"):
+            changes_for(misplaced)
     with pytest.raises(ValueError, match="listed twice"):
         listed(["auto", "auto"])
     with pytest.raises(ValueError, match="--models"):
         listed([])
     with pytest.raises(ValueError, match="seeds is 0"):
         compare_set(settings(), ["auto"], seeds=0)
+
+
+def test_a_form_of_drloc_is_that_of_its_name_in_every_recipe(settings):
+    runs, _ = ablate_set({**settings("model.name=vit_lite_2_p4"), "recipe": "drloc"}, seeds=1)
+    forms = {
+        member.row: plan(changes=member.changes).config.loss.drloc_form
+        for member in runs.members
+        if "DRLoc" in member.row
+    }
+    assert forms == {
+        "DRLoc": "normalised",
+        "DRLoc, as released": "released",
+        "SPT, LSA and DRLoc": "normalised",
+    }
 
 
 def test_the_budget_is_the_same_for_all(settings, source):
@@ -231,7 +257,7 @@ def test_what_a_set_that_goes_on_would_not_heed_is_refused(line, named, run, tmp
     assert (tmp_path / "set/set.json").read_bytes() == before
 
 
-def test_flops_are_those_of_the_layers(run):
+def test_flops_are_those_of_the_layers(run, monkeypatch):
     """A linear layer of a by b on n tokens is 2·a·b·n; attention's two products come on top."""
     dim, tokens, hidden = 32, 16 + 1, 32
     per_block = 2 * tokens * dim * (3 * dim + dim + 2 * hidden) + 2 * 2 * tokens**2 * dim
@@ -239,6 +265,9 @@ def test_flops_are_those_of_the_layers(run):
     head = 2 * dim * 3
     assert run.info["model"]["options"] == {"dim": 32}
     assert count_flops(run) == 2 * per_block + patches + head
+    sizes = {"num_classes": 2, "image_size": (224, 224), "in_channels": 3}
+    monkeypatch.setitem(run.info, "model", {"name": "timm/pit_ti_224", **sizes})
+    assert count_flops(run) > 1e9
 
 
 def test_the_command(source, tmp_path, caplog):
@@ -301,6 +330,27 @@ def test_an_ablation_leaves_out_what_a_model_cannot_have(settings):
     assert list(impossible) == ["SPT, shift of a quarter"]
     assert "less than one pixel" in impossible["SPT, shift of a quarter"]
     assert runs.facts["impossible"] == impossible
+    runs, impossible = ablate_set({**small, "model": {"name": "hct_s_p8"}}, seeds=1)
+    assert {"temperature", "mask", "LSA"} <= {*impossible}
+    assert "--set model.options.masked=false" in impossible["mask"]
+    without = {"name": "hct_s_p8", "options": {"temperature": False, "masked": False}}
+    runs, impossible = ablate_set({**small, "model": without}, seeds=1)
+    assert {"temperature", "mask"} <= {*runs.rows}
+    timms = {
+        "data": {**small["data"], "image_size": 32},
+        "model": {"name": "timm/vit_tiny_patch16_224"},
+    }
+    runs, impossible = ablate_set({**small, **timms}, seeds=1)
+    assert runs.rows == (
+        "plain",
+        "LSA",
+        "SPT",
+        "DRLoc",
+        "DRLoc, as released",
+        "SPT and LSA",
+        "SPT, LSA and DRLoc",
+    )
+    assert impossible["SPT, all directions"].startswith("directions vary our own models")
     with pytest.raises(ValueError, match="is a CNN"):
         ablate_set({**small, "model": {"name": "resnet18"}})
     with pytest.raises(ValueError, match="--pretrained"):
@@ -317,6 +367,24 @@ def test_the_ablation_command(source, tmp_path, run):
     summary = json.loads((tmp_path / "set/summary.json").read_text())
     assert (summary["kind"], summary["model"]) == ("ablate", "vit_9_p4")
     assert "which data?" in smallvit("ablate").output
+
+
+def test_a_start_that_knows_test_images_is_said(tmp_path, settings):
+    images, labels = make_images(120)
+    np.savez(tmp_path / "noise.npz", images=images, labels=labels)
+    data = {"source": str(tmp_path / "noise.npz")}
+    first = settings("model.name=vit_lite_2_p4") | {"data": data}
+    start = train(plan(changes=first).config, out=tmp_path / "start", shown=False)
+    later = settings() | {"data": {**data, "seed": 1}}
+    for name, made in {
+        "compare": compare_set(later, [f"pretrained:{start.folder}"], seeds=1),
+        "curve": curve_set(later, [f"pretrained:{start.folder}"], shares=[0.5, 0.7, 1], seeds=1),
+    }.items():
+        begin(tmp_path / name, made)
+        conduct(tmp_path / name)
+        (count,) = {each.run.info["seen_before"] for each in read_outcomes(tmp_path / name)}
+        said = f"its start had learned from {count} of the test images"
+        assert [said in sentence for sentence in conclude(tmp_path / name).lead][-1]
 
 
 def test_names_with_commas_are_told_apart():

@@ -205,6 +205,9 @@ def test_files_are_exact_and_say_what_does_not_fit(tmp_path, variables):
     assert jax.tree.structure(load(tmp_path / "model.safetensors")) == jax.tree.structure(variables)
     with pytest.raises(ValueError, match=r"blocks_0\.attention\.proj\.bias is missing"):
         load(tmp_path / "model.safetensors", like=tree)
+    (tmp_path / "junk.safetensors").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"junk\.safetensors is no safetensors file"):
+        load(tmp_path / "junk.safetensors")
 
 
 FAMILIES = ["vit_9_p4", "vit_9_p4+spt+lsa", "compact_vit_2_p4", "cct_2_3x2+spt+lsa"]
@@ -233,6 +236,9 @@ def test_bytes_are_refused(variables):
     ("call", "message"),
     [
         (lambda: small(image_size=18), "multiples of the patch_size 4"),
+        (lambda: small(image_size=0), "expected is one positive whole number"),
+        (lambda: small(image_size=(16, 16, 3)), "expected is one positive whole number"),
+        (lambda: small(image_size="16"), "expected is one positive whole number"),
         (lambda: small(pool="max"), "allowed are class, mean, seq"),
         (lambda: small(dropout=1.0), "0 up to below 1"),
         (lambda: from_name("vit_9", num_classes=2, image_size=32), "vit_9_p4"),

@@ -138,8 +138,34 @@ def test_cards_of_other_versions(plain: Run) -> None:
         damaged = json.dumps({**json.loads(text), part: []})
         with pytest.raises(ValueError, match=f"cannot be used: {part} is a list"):
             Card.from_json(damaged, "it")
+    for part, value, message in [
+        ("classes", ["one"], r"the model has \d outputs, and 1 classes"),
+        ("accuracy", "x", "accuracy is 'x'"),
+        ("accuracy", [0.5], "three numbers"),
+    ]:
+        damaged = json.dumps({**json.loads(text), part: value})
+        with pytest.raises(ValueError, match=f"cannot be used: .*{message}"):
+            Card.from_json(damaged, "it")
     with pytest.raises(ValueError, match="it was not exported by smallvit"):
         Card.from_json(None, "it")
+
+
+def test_a_description_with_other_classes_than_the_graph(plain: Run, tmp_path: Path) -> None:
+    import onnx
+
+    graph = onnx.load(export(plain, tmp_path / "model.onnx"))
+    (record,) = [each for each in graph.metadata_props if each.key == "smallvit"]
+    card = json.loads(record.value)
+    card["classes"] = [*card["classes"], "another"]
+    outputs, named = card["model"]["num_classes"], len(card["classes"])
+    card["model"]["num_classes"] = named
+    record.value = json.dumps(card)
+    onnx.save(graph, tmp_path / "changed.onnx")
+    image = np.zeros((20, 20, 3), np.uint8)
+    with pytest.raises(
+        ValueError, match=rf"gives \(1, {outputs}\) numbers .* names {named} classes"
+    ):
+        Predictor.open(tmp_path / "changed.onnx").predict([image])
 
 
 def test_weights_and_cards_that_do_not_fit(plain: Run, tmp_path: Path) -> None:

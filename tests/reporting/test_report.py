@@ -230,7 +230,8 @@ def facts(run: Run, classes: tuple[str, ...], labels: np.ndarray, sharpness: flo
     logits[np.arange(len(labels)), labels] += sharpness
     found = measure(logits.astype(np.float32), labels, classes, split="test", replicates=50)
     data = {**run.info["data"], "classes": list(classes)}
-    return RunFacts(run=replace(run, info={**run.info, "data": data}), evaluation=found)
+    info = {**run.info, "data": data, "model": {**run.info["model"], "num_classes": len(classes)}}
+    return RunFacts(run=replace(run, info=info), evaluation=found)
 
 
 @pytest.mark.parametrize("sharpness", [-50.0, 1.0, 50.0])
@@ -248,6 +249,10 @@ def test_any_number_of_classes(run: Run, count: int, present: int, sharpness: fl
     assert known.evaluation is not None
     check_numbers(page, known.evaluation)
     assert (f"Nothing was measured about class {present}" in page.words) == (present < count)
+    undefined = [row for row in known.evaluation.per_class if not row.support + row.predicted]
+    assert page.html.count('title="no images and never predicted"') == len(undefined)
+    if sharpness > 1:
+        assert len(undefined) == count - present
     assert ("these are the" in page.words) == (count > 40)
     cells = re.findall(r'<td class="h\d( right)?"', page.html)
     shown = min(count, 24) if count > 40 else count

@@ -148,6 +148,11 @@ def test_the_command_and_training_from_it(loose, tmp_path, monkeypatch):
     tuned = Run.open(tmp_path / "tuned")
     assert tuned.evaluation().classes == ("class 0", "class 1", "class 2")
     assert any("head" in note for note in tuned.info["notes"])
+    for command in ("predict", "evaluate"):  # its head has learned nothing
+        refused = CliRunner().invoke(app, [command, str(run.folder), str(labelled)])
+        assert isinstance(refused.exception, ValueError)
+        assert "learned without labels" in str(refused.exception)
+        assert f"train DATA --pretrained {run.folder}" in str(refused.exception)
     fresh = plan(labelled, model="cct_2_3x2", epochs=1, changes={"data": {"image_size": 16}}).config
     assert tuned.config.optim == fresh.optim  # not that of weights which know labels
     assert tuned.config.augment.policy == fresh.augment.policy

@@ -36,7 +36,7 @@ def text_of(run, tmp_path):
     return report([run], tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_test_images_that_the_start_has_learned_from_are_counted(first, images, tmp_path):
+def test_test_images_that_the_start_has_learned_from_are_counted(first, images, tmp_path, caplog):
     config = after(first, images, "data.seed=1", "data.val=0")
     run = train(config, out=tmp_path / "second", shown=False)
     known = set(first.dataset().split("train").names)
@@ -48,6 +48,8 @@ def test_test_images_that_the_start_has_learned_from_are_counted(first, images, 
     page = text_of(run, tmp_path)
     assert "it had never seen" not in page
     assert "too good to be true" in page
+    smallvit.evaluate(run)
+    assert f"had learned from {count} of these images" in caplog.text
     # What a start had seen is seen by what starts from it.
     third = after(run, images, "data.seed=1", "data.val=0")
     assert train(third, out=tmp_path / "third", shown=False).info["seen_before"] == count

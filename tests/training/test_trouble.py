@@ -72,6 +72,18 @@ def test_out_of_memory_while_time_is_measured(source, tmp_path, monkeypatch):
     assert run.info["accumulation"] == 4
 
 
+@pytest.mark.parametrize(("steps", "every", "speeds"), [(1, 0, [16]), (3, 1, [16, 32, 32])])
+def test_the_speed_of_a_first_step_alone_is_its_own(
+    source, tmp_path, monkeypatch, steps, every, speeds
+):
+    clock = Clock()
+    clock.passes(monkeypatch, lambda step: 2.0 if step == 0 else 1.0)
+    config = tiny(source, f"loop.every={every or 'null'}", steps=steps)
+    run = train(config, out=tmp_path / "run", shown=False, clock=clock)
+    trained = [line for line in run.log() if line["kind"] == "train"]
+    assert [line["images_per_second"] for line in trained] == speeds
+
+
 @pytest.mark.parametrize("every", [1, 50])
 def test_a_loss_that_is_not_finite(source, tmp_path, every):
     changes = ("optim.lr=1e30", "schedule.warmup=0", f"loop.every={every}", "optim.eps=0")
