@@ -171,7 +171,7 @@ def test_a_copy_of_the_code_says_its_commit(tmp_path, monkeypatch):
 
 
 def test_steps_before_a_stop_count_in_the_time(source, tmp_path, monkeypatch):
-    """Every step takes ten seconds; the first of each process is left out, as ever."""
+    """Every step takes ten seconds; the first of each process is left out, as others follow it."""
     taken, real = [], Stepper.__call__
 
     def call(stepper, batch, step, **named):
@@ -188,7 +188,7 @@ def test_steps_before_a_stop_count_in_the_time(source, tmp_path, monkeypatch):
         return 10.0 * len(taken)
 
     with monkeypatch.context() as patch:
-        stop_at(patch, 7)
+        stop_at(patch, 6)
         train(config, out=tmp_path / "run", shown=False, clock=clock)
     resume(tmp_path / "run", shown=False, clock=clock)
     lines = [line for line in Run.open(tmp_path / "run").log() if line["kind"] == "train"]
