@@ -7,6 +7,9 @@ if TYPE_CHECKING:
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
+THREADS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+"""Variables by which a user says how many threads compute; nothing else decides it then."""
+
 
 def prefers_bf16(device: "torch.device") -> bool:
     """Whether a device is faster in bf16: a GPU that has it, a CPU with instructions for it."""

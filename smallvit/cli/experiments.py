@@ -27,7 +27,7 @@ _NAMES = (
     *("--recipe", "--minutes", "--epochs", "--seed", "--device", "--deterministic"),
 )
 #: What may be said of a set that goes on.
-_ALWAYS = ("out", "on", "cores", "result", "results")
+_ALWAYS = ("out", "on", "cores", "jobs", "result", "results")
 #: And of one that names no rows: its data may lie elsewhere now.
 _PLACES = ("data", "root", "download")
 _MOVABLE = ("compare", "reproduce")
@@ -90,9 +90,18 @@ Cores = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        help="Runs at a time on this machine, each in a process of its own; by default one.",
+        rich_help_panel=RUN,
+    ),
+]
 
 #: What all commands for sets have, besides the options of a config and their own.
-OF_SETS = {"out": Out, "changes": Changes, "on": On, "cores": Cores}
+OF_SETS = {"out": Out, "changes": Changes, "jobs": Jobs, "on": On, "cores": Cores}
 
 
 @app.command()
@@ -105,7 +114,7 @@ def compare(
 ) -> None:
     """Say which of several models is best on your images, or that this cannot be told.
 
-    Every model is trained with the same data, splits and budget, one run after the other.
+    Every model is trained with the same data, splits and budget.
     """
     from smallvit.experiments import compare_set
     from smallvit.experiments.engine import SET
@@ -311,6 +320,7 @@ def _work(
     from rich.console import Console
 
     from smallvit.experiments import begin, conclude
+    from smallvit.experiments.jobs import check_jobs
     from smallvit.runs.places import new_folder
 
     kind, out = str(context.command.name), context.params["out"] or usual
@@ -322,10 +332,16 @@ def _work(
     if out is None:
         assert wanted is not None
         out = new_folder(Path(str(wanted.facts.get("data", "data"))).name, kind)
+    jobs, on, cores = (context.params[name] for name in ("jobs", "on", "cores"))
+    if on is not None and jobs is not None:
+        raise refusal("--jobs is for this machine: with --on the cluster says how many runs fit")
+    jobs = jobs or 1
+    if wanted is not None:
+        check_jobs(jobs, wanted.members)
     runs = begin(out, wanted)
     if runs.kind != kind:
         raise refusal(f"{out} is a set for `smallvit {runs.kind}`")
-    done = _conduct(out, context.params["on"], context.params["cores"], keep)
+    done = _conduct(out, jobs, on, cores, keep)
     sheet = conclude(out)
     if not done:
         command = shlex.join(["smallvit", kind, "--out", str(out)])
@@ -349,15 +365,20 @@ def _end(folder: Path) -> None:
 
 
 def _conduct(
-    folder: Path, on: str | None, cores: int | None, keep: Callable[[Path], object]
+    folder: Path,
+    jobs: int,
+    on: str | None,
+    cores: int | None,
+    keep: Callable[[Path], object],
 ) -> bool:
     """Trains what is missing, here or on a cluster; whether all of it was tried."""
     from smallvit.experiments import conduct
     from smallvit.experiments.cluster import address_of, conduct_on_ray
+    from smallvit.experiments.jobs import conduct_jobs
 
     if on is None:
         if cores is not None:
-            raise refusal("--cores is for --on ray: one run after the other takes all of them")
+            raise refusal("--cores is for --on ray: here OMP_NUM_THREADS says how many")
         with showing(folder) as show:
 
             def ended(outcome: "Outcome") -> None:
@@ -367,6 +388,8 @@ def _conduct(
                 except ValueError as error:  # said again in the end; the rest is trained first
                     logger.warning("%s", error)
 
+            if jobs > 1:
+                return conduct_jobs(folder, jobs, started=show.started, ended=ended)
             return conduct(folder, started=show.started, ended=ended)
     address = address_of(on)
     with showing(folder) as show:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from smallvit.cli.terminal import say
+from smallvit.devices import THREADS
 from smallvit.text import counted
 
 #: GNU's OpenMP spins this often before a thread sleeps (300,000 times by default), LLVM's for a
 #: millisecond (200). Shorter, and idle cores lose more than they gain: docs/experiments.md.
 _WAITING = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"}
-_NUMBERS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
 _LEAST = 0.5  # seconds that others are watched for
 _BUSY = 0.75  # a core that is busy for this share of them is left to whoever has it
 
@@ -77,7 +77,7 @@ def leave_room(neighbours: Neighbours, environment: Mapping[str, str]) -> None:
     The threads of a step wait for the slowest of them, and that is the one that shares its core.
     Half of the cores are its fair share, however busy they are now.
     """
-    if _NUMBERS & environment.keys():
+    if THREADS & environment.keys():
         return
     import torch
 
@@ -98,7 +98,7 @@ def take_as_many(threads: int | None, environment: Mapping[str, str]) -> None:
 
     So the run ends as if it had never been stopped.
     """
-    if not threads or _NUMBERS & environment.keys():
+    if not threads or THREADS & environment.keys():
         return
     import torch
 

@@ -25,11 +25,10 @@ from smallvit.experiments.engine import (
     Outcome,
     alone,
     note_commit,
-    note_failure,
-    read_outcome,
-    read_outcomes,
+    note_end,
     read_set,
-    train_member,
+    try_member,
+    unfinished,
 )
 from smallvit.extras import require
 from smallvit.files import write_bytes
@@ -130,7 +129,7 @@ def conduct_on_ray(
         _check_reachable(address)
     ray = require("ray", "ray", "--on ray")
     with alone(folder):
-        waiting = [each for each in read_outcomes(folder) if each.state != "finished"]
+        waiting = unfinished(folder)
         _join(ray, address)
         try:
             share = _share(ray, cores)
@@ -139,8 +138,8 @@ def conduct_on_ray(
             task = task.options(num_returns="streaming", _generator_backpressure_num_objects=_AHEAD)
             with stopping() as stop:
                 calls = _Calls(ray, task, folder, started, arrived, ended)
-                for outcome in waiting:
-                    calls.submit(outcome.member)
+                for member in waiting:
+                    calls.submit(member)
                 while calls.running and not stop.requested:
                     calls.turn()
                 return not stop.requested
@@ -251,8 +250,7 @@ class _Calls:
 
     def _end(self, call: Any, error: str) -> None:
         member = self.running.pop(call)
-        note_failure(self._folder, member, error)
-        self._ended(read_outcome(self._folder, member))
+        self._ended(note_end(self._folder, member, error))
 
 
 def _work(plain: Mapping[str, Any], files: Mapping[str, bytes], command: str) -> Iterator[Message]:
@@ -273,10 +271,7 @@ def _work(plain: Mapping[str, Any], files: Mapping[str, bytes], command: str) ->
         errors: list[str] = []
 
         def work() -> None:
-            try:
-                train_member(member, run, command)
-            except Exception as failure:
-                errors.append(str(failure) or type(failure).__name__)
+            errors.append(try_member(member, run, command) or "")
 
         # A daemon: a worker that is told to end must not wait for it.
         training = threading.Thread(target=work, daemon=True)

@@ -310,27 +310,50 @@ def conduct(
     """
     with alone(folder):
         command = read_set(folder).command
-        for outcome in read_outcomes(folder):
-            if outcome.state == "finished":
-                continue
-            member = outcome.member
+        for member in unfinished(folder):
             note_commit(folder, member)
             started(member)
-            error = ""
-            try:
-                if not train_member(member, folder / member.folder, command, clock).finished:
-                    return False
-            except Exception as failure:
-                error = str(failure) or type(failure).__name__
-                logger.debug("%s failed", member.name, exc_info=True)
-            note_failure(folder, member, error)
-            _tidy()
-            ended(read_outcome(folder, member))
+            error = try_member(member, folder / member.folder, command, clock=clock)
+            if error is None:
+                return False
+            ended(note_end(folder, member, error))
     return True
 
 
+def unfinished(folder: Path) -> list[Member]:
+    """The members of a set that are to be trained, gone on with or tried again, in order."""
+    return [each.member for each in read_outcomes(folder) if each.state != "finished"]
+
+
+def try_member(
+    member: Member,
+    place: Path,
+    command: str,
+    *,
+    read: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> str | None:
+    """Trains one member; if it fails, the others are trained nevertheless. See `train_member`.
+
+    Returns:
+        Why it failed; empty if it is finished, and None where a stop was requested.
+    """
+    try:
+        return "" if train_member(member, place, command, read=read, clock=clock).finished else None
+    except Exception as failure:
+        logger.debug("%s failed", member.name, exc_info=True)
+        return str(failure) or type(failure).__name__
+    finally:
+        _tidy()
+
+
 def train_member(
-    member: Member, place: Path, command: str, clock: Callable[[], float] = time.monotonic
+    member: Member,
+    place: Path,
+    command: str,
+    *,
+    read: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Run:
     """One member from its beginning, or from where it was stopped.
 
@@ -338,17 +361,20 @@ def train_member(
         member: Which.
         place: Its run folder.
         command: For the record: what was typed for the set.
+        read: Called when other runs find the data in the cache; where a run goes on, at once.
         clock: Seconds; only their differences count.
     """
     data = member.changes.get("data", {})
     if (place / INFO).is_file():
         Run.open(place).moved(**{key: data[key] for key in ("source", "root") if key in data})
         download = bool(data.get("download"))
+        read()
         return resume(place, download=download, shown=False, clock=clock)
     planned = plan(changes=member.changes)
     _refuse_others(place, planned.dataset)
     for split in planned.dataset.splits:  # the first run must not pay for what all of them use
         planned.dataset.pixels(split)
+    read()
     return train(
         planned.config,
         out=place,
@@ -393,8 +419,8 @@ def note_commit(folder: Path, member: Member) -> None:
     write_json(folder / SET, to_plain(replace(runs, commits=(*known, commit), facts=facts)))
 
 
-def note_failure(folder: Path, member: Member, error: str) -> None:
-    """Keeps why a member failed, or forgets it where it did not."""
+def note_end(folder: Path, member: Member, error: str) -> Outcome:
+    """Keeps why a member failed, or forgets it where it did not; returns what became of it."""
     path = folder / FAILED
     failed = read_json(path) if path.is_file() else {}
     new = {name: text for name, text in failed.items() if name != member.name}
@@ -402,6 +428,7 @@ def note_failure(folder: Path, member: Member, error: str) -> None:
         new[member.name] = error
     if new != failed:
         write_json(path, new)
+    return read_outcome(folder, member)
 
 
 def _tidy() -> None:
