@@ -50,6 +50,11 @@ def saved(folder, member):
     return bool(list((folder / member.folder / "checkpoints").glob("*.json")))
 
 
+def in_its_steps(run):
+    log = run / "log.jsonl"
+    return log.is_file() and '"train"' in log.read_text()
+
+
 @contextmanager
 def meanwhile(act):
     """Does something in a thread while the body runs."""
@@ -173,7 +178,7 @@ def test_the_command_stops_as_for_one_run(source, tmp_path):
         text=True,
         start_new_session=True,
     )
-    until(lambda: all((folder / f"vit_lite_2_p4-seed-{n}/checkpoints").is_dir() for n in (0, 1)))
+    until(lambda: all(in_its_steps(folder / f"vit_lite_2_p4-seed-{seed}") for seed in (0, 1)))
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does for Ctrl-C
     _, said = running.communicate()
     assert running.returncode == 130
