@@ -20,6 +20,7 @@ from smallvit.reporting.report import figure_svg
 ROOT = Path(__file__).parent.parent
 PAGE, RESULTS = ROOT / "docs" / "results.md", ROOT / "results"
 CURVES, ASSETS = RESULTS / "curves", PAGE.parent / "assets"
+WIDTH = 110  # letters in a line of a command
 
 PAPERS = {
     SPT: "Shifted Patch Tokenization and Locality Self-Attention",
@@ -29,16 +30,17 @@ PAPERS = {
 
 
 def measured() -> str:
-    """What was trained, one line each."""
+    """What was trained: a line each in a table, then its command and what is to be known of it."""
     published = {row.key: f"{row.accuracy:g}" for row, _ in overview(RESULTS)}
     lines = [
         "| | accuracy | seeds | paper | images seen | minutes | images/s | device | commit |",
         "|---|--:|--:|--:|--:|--:|--:|---|---|",
     ]
+    details = []
     for result in read_results(RESULTS):
-        first = result.trainings[0]
+        name, first = result.row or result.title, result.trainings[0]
         cells = (
-            f"{result.row or result.title}: `{result.command}`",
+            name,
             f"{result.spread()}",
             len(result.trainings),
             published.get(result.row or "", "–"),
@@ -49,12 +51,22 @@ def measured() -> str:
             first.commit or "–",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    notes = [f"- {each.row or each.title}: {' '.join(each.notes)}" for each in _noted()]
-    return "\n".join([*lines, "", *notes]) + "\n"
+        details.append(_detail(name, result))
+    return "\n".join([*lines, "", *details])
 
 
-def _noted() -> list[Result]:
-    return [result for result in read_results(RESULTS) if result.notes]
+def _detail(name: str, result: Result) -> str:
+    """The command of a result, an option never apart from its value, and its notes."""
+    lines = [""]
+    for option in re.split(" (?=--)", result.command):
+        joined = f"{lines[-1]} {option}".strip()
+        if len(joined) <= WIDTH:
+            lines[-1] = joined
+        else:
+            lines.append(option)
+    command = " \\\n    ".join(lines)
+    text = f"**{name}**\n\n```sh\n{command}\n```\n"
+    return f"{text}\n{' '.join(result.notes)}\n" if result.notes else text
 
 
 def _mean(result: Result, name: str, form: str) -> str:
