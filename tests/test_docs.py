@@ -18,6 +18,7 @@ import smallvit
 from smallvit.cli import app
 from tests.browser import needs_browser, open_browser, requests, show
 from tests.test_house import LEVELS, PACKAGE, ROOT
+from tests.untrained import photo_bytes, save_photos
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -120,6 +121,43 @@ def test_readme_example_runs() -> None:
     exec(code[1], scope)
     assert scope["logits"].shape == (8, 10)
     assert scope["grid"] == (8, 8)
+
+
+def blocks(page: Path) -> list[str]:
+    """The Python blocks of a page."""
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+
+
+def test_python_from_a_folder_to_predictions_works_as_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_photos(tmp_path / "photos", 40)
+    (tmp_path / "photo.jpg").write_bytes(photo_bytes(0))
+    monkeypatch.chdir(tmp_path)
+    (train,) = [code for code in blocks(ROOT / "README.md") if "smallvit.train(" in code]
+    found: dict[str, Any] = {}
+    # Ten minutes are one epoch here; all else is what the page says.
+    exec(train.replace("minutes=10", "epochs=1"), found)
+    assert Path(found["run"].folder).parent == Path("runs")
+    shown = capsys.readouterr().out
+    assert "accuracy" in shown
+    assert all(name in shown for name in found["predictor"].classes)
+
+    shipping = blocks(ROOT / "docs" / "shipping.md")
+    (use,) = [code for code in shipping if "Predictor.open(" in code]
+    exec(re.sub(r"runs/[\w-]+", str(found["run"].folder), use), {})
+    assert capsys.readouterr().out.strip() in found["predictor"].classes
+    smallvit.export(found["run"], format="timm")
+    (body,) = [code for code in shipping if "local-dir:RUN" in code]
+    exec(body.replace("RUN", str(found["run"].folder.resolve())), body_names := {})
+    assert body_names["model"].num_classes == 4
+
+
+def test_feature_maps_in_timm_work_as_typed() -> None:
+    (code,) = [each for each in blocks(ROOT / "docs" / "shipping.md") if "features_only" in each]
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert len(found["maps"]) > 1
 
 
 @each_page
