@@ -316,14 +316,22 @@ def test_a_requested_model_gets_enough_tokens(model, side):
     assert chosen("auto", **wanted, model=model, epochs=3).data.image_size == 64
 
 
-def test_small_batches_take_longer():
-    """Measured: batches of 16, 32 and 64 had 41, 68 and 94 % of the speed that was expected."""
-    price = cost("hct2_s_p16", 128)
-    shares = [rate_of(price, price, batch, "cpu") for batch in (16, 32, 64, 128, 256)]
-    assert shares == pytest.approx([0.41, 0.68, 0.94, 1.0, 1.0], abs=0.1)
+def test_small_batches_and_many_pixels_take_longer():
+    """Rates of training on two cores over those at 32 pixels in batches of 128, as measured."""
+    measured = {
+        ("hct2_s_p8", 64, 32): 0.49,
+        ("hct2_s_p8", 64, 64): 0.7,
+        ("hct2_s_p16", 128, 32): 0.38,
+        ("hct2_s_p16", 128, 64): 0.46,
+        ("hct2_s_p16", 160, 32): 0.25,
+    }
+    usual = rate_of(1e5, cost("hct2_s_p4", 32), 32, 128, "cpu")
+    for (name, side, batch), share in measured.items():
+        expected = rate_of(1e5, cost(name, side), side, batch, "cpu")
+        assert expected / usual == pytest.approx(share, rel=0.25), (name, side, batch)
     price = cost("cct_7_3x1", 32)
-    assert rate_of(price, price, 16, "cpu") == 1  # its images take far longer than the rest
-    assert rate_of(price, price, 1, "cuda") == 1
+    assert rate_of(price, price, 32, 16, "cpu") == pytest.approx(1, abs=0.05)  # costs far more
+    assert rate_of(price, price, 32, 1, "cuda") == 1
     few, many = (
         chosen("auto", images=images, device="cpu", speed=SPEED, minutes=1)
         for images in (200, 20_000)
@@ -365,7 +373,7 @@ def test_speed_is_measured_within_seconds():
     ticks = iter(range(10**6))
     speed = measure_speed("cpu", clock=lambda: 0.1 * next(ticks))
     assert next(ticks) < 40
-    assert speed == pytest.approx(0.8 * 64 * cost("hct2_s_p4", 32) / 0.1, rel=0.2)
+    assert speed == pytest.approx(0.85 * 64 * cost("hct2_s_p4", 32) / 0.1, rel=0.2)
     assert measure_speed("cuda") == RECORDED["cuda"]
 
 

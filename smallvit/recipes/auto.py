@@ -38,7 +38,7 @@ _NEEDS = {"xs": (0, 0), "s": (12_000, 0), "m": (600_000, 40), "l": (3_000_000, 6
 #: The least passes for images of this many pixels, where they are as large. HCT2 takes hardly
 #: longer for 128 than for 64, since larger images get larger patches; a model that is requested
 #: does not.
-_SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 10, 160: 400}}
+_SIDES = {"hct": {64: 0, 128: 60, 160: 400}, "hct2": {64: 0, 128: 6, 160: 200}}
 #: Tokens along a side that a model which is requested should have, where the images allow it, and
 #: the sides to try for that, besides its own.
 _TOKENS, _LARGER = 8, (64, 128)
@@ -153,7 +153,8 @@ def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
     price = price and price + facts.beside
     rate = None
     if facts.speed and price:
-        rate = rate_of(facts.speed, price, _batch(facts, max(size)), facts.device)
+        side = max(size)
+        rate = rate_of(facts.speed, price, side, _batch(facts, side), facts.device)
     if facts.epochs is not None:
         return _Fit(name, size, facts.epochs * facts.images, rate)
     if rate is None:  # about what two CPU cores can do, or a GPU

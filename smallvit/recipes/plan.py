@@ -217,7 +217,7 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     price = price and price + facts.beside
     if not facts.speed or not price:
         return sentence
-    rate = rate_of(facts.speed, price, config.loop.batch_size, facts.device)
+    rate = rate_of(facts.speed, price, side or 0, config.loop.batch_size, facts.device)
     tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
     least = (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate + _START
     if least > 60 * (facts.minutes or minutes):
