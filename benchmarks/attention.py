@@ -23,13 +23,13 @@ import argparse
 import functools
 import json
 import math
-import platform
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
 from benchmarks.gpu import bandwidth, capture, milliseconds, run_all
+from benchmarks.machine import machine
 from smallvit.layers.kernels import Windows, fused_attention, fusible
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -286,12 +286,7 @@ def main():
     parser.add_argument("--json", default="")
     args = parser.parse_args()
     names, batches = args.shapes.split(","), [int(batch) for batch in args.batches.split(",")]
-    facts = {
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "bytes_per_second": bandwidth(),
-    }
+    facts = {**machine(), "bytes_per_second": bandwidth()}
     torch.cuda.empty_cache()
     print(", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
     if args.sweep:

@@ -18,7 +18,6 @@ import csv
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.machine import commit, processor
 from smallvit.evaluation.intervals import t_within
 
 RESULTS = Path(__file__).parent / "results" / "budgets.jsonl"
@@ -92,17 +92,11 @@ def done(**wanted):
     return matches[-1] if matches else None
 
 
-def processor():
-    """The name of this machine's CPU."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def record(result):
     """Adds a result, in one write."""
     RESULTS.parent.mkdir(exist_ok=True)
-    result |= {"cpu": processor(), "cores": len(os.sched_getaffinity(0))}
+    cores = len(os.sched_getaffinity(0))
+    result |= {"cpu": processor(), "cores": cores, "commit": commit()}
     with RESULTS.open("a") as file:
         file.write(json.dumps(result) + "\n")
     print(json.dumps(result), flush=True)

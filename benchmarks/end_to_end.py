@@ -16,7 +16,6 @@ it can be seen what was waited for.
 import argparse
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -25,7 +24,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
+
+from benchmarks.machine import machine
 
 RUNS = {
     "vit_9": ["--recipe", "spt-lsa", "--model", "vit_9_p4+spt+lsa"],
@@ -120,14 +120,7 @@ def main():
         parser.error("--data needs --images, the number of its training images")
     args.images = args.images or 50_000
     args.set = [word for value in args.set for word in ("--set", value)]
-    facts = {
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "epochs": args.epochs,
-        "images": args.images,
-    }
+    facts = {**machine(), "epochs": args.epochs, "images": args.images}
     print(", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
     results = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from benchmarks.machine import machine
 from smallvit.data import Dataset, load_data
 from smallvit.files import write_json
 from smallvit.recipes import plan
@@ -108,8 +108,7 @@ def run_cell(data: Dataset, cell: tuple[str, int, str], args: argparse.Namespace
         "steps": run.info["steps"],
         "batch_size": run.config.loop.batch_size,
         "seconds": round(seconds, 1),
-        "device": run.info["device"],
-        "torch": torch.__version__,
+        **machine(),
         "command": " ".join(["python -m benchmarks.imbalance", *sys.argv[1:]]),
     }
 

@@ -16,7 +16,6 @@ import argparse
 import io
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.machine import machine
 from benchmarks.peers import compare
 from smallvit.data import Dataset, load_data, read_image
 from smallvit.evaluation import logits_of
@@ -116,17 +116,11 @@ def timing(names: list[str], rounds: int, path: str) -> None:
                     single[way] += times
                     many[way].append(batch)
         for way in ways:
-            latency, rate = 1e3 * statistics.median(single[way]), 32 / min(many[way])
+            latency, rate = 1e3 * statistics.median(single[way]), 32 / statistics.median(many[way])
             results[f"{name} {way}"] = {"latency_ms": latency, "images_per_second": rate}
             print(f"| {name} | {way} | {latency:.1f} | {rate:,.0f} |", flush=True)
     if path:
-        facts = {
-            "device": "cpu",
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
-        Path(path).write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
+        Path(path).write_text(json.dumps({**machine(), "results": results}, indent=1) + "\n")
 
 
 def agreement(names: list[str], photos: Path, count: int) -> None:

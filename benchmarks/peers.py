@@ -13,7 +13,6 @@ ratios of the rounds.
 import importlib.util
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -23,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 import smallvit
+from benchmarks.machine import machine
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CLASSES, SIZE = 100, 32
@@ -276,11 +276,5 @@ def _compare(kind, batch, rounds, models, precisions, there, path):
                 )
                 print(f"| {name} | {row} | {ms} | {ratio} |", flush=True)
     if path:
-        facts = {
-            "device": DEVICE.type,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "batch": batch,
-        }
+        facts = {**machine(), "batch": batch}
         Path(path).write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")

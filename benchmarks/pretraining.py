@@ -18,12 +18,10 @@ chosen on test images, which are seen once at the end of each run.
 
 import argparse
 import json
-import platform
 import statistics
 from pathlib import Path
 
-import torch
-
+from benchmarks.machine import machine
 from smallvit.config_io import nested
 from smallvit.recipes import plan
 from smallvit.recipes.recipes import pretraining
@@ -104,9 +102,7 @@ def main() -> None:
             "images_seen": args.images,
             "share": args.share,
             "settings": args.set,
-            "device": "cuda" if torch.cuda.is_available() else "cpu",
-            "torch": torch.__version__,
-            "python": platform.python_version(),
+            **machine(),
         }
         Path(args.json).write_text(json.dumps({**facts, "seeds": cells}, indent=1) + "\n")
 

@@ -18,7 +18,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu import run_all
+from benchmarks.machine import machine
 from benchmarks.train_step import DEVICE, prepare
 from smallvit.data import audit, load_data
 
@@ -141,13 +141,7 @@ def main():
     parser.add_argument("--model", default="vit_9_p4+spt+lsa", help="its patches are 4 pixels wide")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
-    facts = {
-        "device": torch.cuda.get_device_name() if ON_GPU else platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "model": args.model,
-    }
+    facts = {**machine(), "model": args.model}
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     measures = {"tokens": tokens, "batch": batch, "images": images, "processes": processes}
     results = {}

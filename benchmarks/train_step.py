@@ -28,7 +28,6 @@ import collections
 import json
 import math
 import os
-import platform
 import re
 import statistics
 import tempfile
@@ -41,6 +40,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu import run_all
+from benchmarks.machine import machine
 from benchmarks.peers import compare
 from smallvit.augment import PRESETS, AugmentConfig
 from smallvit.data import load_data
@@ -256,12 +256,7 @@ def main() -> None:
                     profiled = args.profile and row == rows[0]
                     jobs[f"{name} {batch} {row}"] = (source, name, batch, row, profiled)
         results = run_all(prepare, jobs, patience=args.patience)
-    facts = {
-        "device": torch.cuda.get_device_name() if on_gpu else platform.machine(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "processes_compiling_at_once": len(jobs),
-    }
+    facts = {**machine(), "processes_compiling_at_once": len(jobs)}
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     table(results, rows)
     if args.json:
