@@ -195,7 +195,7 @@ def _replan(training: Training) -> None:
     pace, progress, world = training.pace, training.progress, training.stepper.world
     if pace is None or (world.size > 1 and progress.step % _AGREE):
         return
-    if not world.agree(pace.due(progress.step)):
+    if not world.agree(pace.due(progress.step, progress.steps)):
         return
     training.stepper.check()  # waits for the device, which may be behind
     steps = world.agree(pace.plan(progress.step, progress.steps))

@@ -4,6 +4,7 @@ How many steps fit into the time is thought over again every few seconds. After 
 the step is finished and the run saved.
 """
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ _MARGIN = 0.015  # of the time, for what was not measured
 _SECONDS = 2.5  # between two plans, at most
 _SHARE = 0.08  # of the time left, if that is shorter
 _MANY = 8  # times between two questions, of which one can be told to be a pause of the machine
+_LASTING = 0.15  # of the time, after which a machine slower than that is what is planned with
 _SAME = 0.02  # plans that differ by less are the same
 
 
@@ -55,7 +57,7 @@ class Pace:
 
     def __post_init__(self) -> None:
         self.step_seconds = max(self.step_seconds, 1e-9)
-        self.fastest = self.step_seconds
+        self.fastest, self._slow_since = self.step_seconds, math.inf
         self.begin(0)
 
     @property
@@ -95,14 +97,19 @@ class Pace:
         """Whether the test has to do with the images it has had."""
         return self.clock() >= self.started + (1 + _CUT) * self.seconds
 
-    def due(self, step: int) -> bool:
-        """Whether it is time to think again; is asked after every step, or every few."""
+    def due(self, step: int, steps: int) -> bool:
+        """Whether it is time to think again; is asked after every step, or every few.
+
+        It is after a part of the steps that were left, too: they may be few because the machine was
+        slow for a moment, and over before the seconds are.
+        """
         now = self.clock()
         self._last, self._longest = now, max(self._longest, now - self._last)
         self._asked += 1
         left = self.started + self.seconds - self.reserve - self.clock()
         passed = self.clock() - self._since - self._validated
-        return step > self._step and passed >= max(0.0, min(_SECONDS, _SHARE * left))
+        enough = passed >= max(0.0, min(_SECONDS, _SHARE * left))
+        return step > self._step and (enough or step - self._step >= _SHARE * (steps - self._step))
 
     def plan(self, step: int, steps: int) -> int:
         """How many steps in all, from what the steps since the last plan took."""
@@ -112,12 +119,23 @@ class Pace:
             seconds, share = seconds - self._longest, 1 - 1 / self._asked
         if seconds > 0:
             # The seconds of a step alone change here: validation and end are counted in steps.
-            self.step_seconds = seconds / max(share * taken, 1)
+            self.step_seconds = self._believed(seconds / max(share * taken, 1))
             self.fastest = min(self.fastest, self.step_seconds)
         self.begin(step)
         left = steps - step
         new = max(self.affordable(step), 1)
         return steps if abs(new - left) <= max(_SAME * left, 1) else step + new
+
+    def _believed(self, measured: float) -> float:
+        """Seconds of a step, as the next plan has them.
+
+        A machine that is very slow for a moment would end the run at once, and for good. So that is
+        believed once it has lasted.
+        """
+        slowest = _SLOWER * self.fastest
+        self._slow_since = min(self._slow_since, self._since) if measured > slowest else math.inf
+        lasts = self.clock() - self._slow_since >= _LASTING * self.seconds
+        return measured if lasts else min(measured, slowest)
 
 
 @dataclass

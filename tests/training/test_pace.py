@@ -1,5 +1,6 @@
 """The promise about time, on a machine that becomes slower or faster at any moment."""
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -15,11 +16,13 @@ from smallvit.training.pace import Pace
 class Machine:
     """A clock that advances by work, which takes `factor` times as long after a moment.
 
-    At that moment nothing happens for `pause` seconds.
+    At that moment nothing happens for `pause` seconds. The work takes as long as before after
+    `lasts` seconds more.
     """
 
-    def __init__(self, moment, factor, pause=0.0):
+    def __init__(self, moment, factor, pause=0.0, lasts=math.inf):
         self.now, self.moment, self.factor, self.pause = 0.0, moment, factor, pause
+        self.until = moment + lasts
 
     def __call__(self):
         return self.now
@@ -28,7 +31,9 @@ class Machine:
         before = max(min(seconds, self.moment - self.now), 0.0)
         if 0 < before < seconds:
             self.now += self.pause
-        self.now += before + (seconds - before) * self.factor
+        self.now += before
+        slow = max(min((seconds - before) * self.factor, self.until - self.now), 0.0)
+        self.now += slow + seconds - before - slow / self.factor
 
 
 def simulated(machine, seconds, *, step, validation, end, test, every, asked=1, ahead=1):
@@ -50,22 +55,31 @@ def simulated(machine, seconds, *, step, validation, end, test, every, asked=1, 
         clock=machine,
         waits=ahead == 1,
     )
-    progress = Progress(steps=pace.affordable())
+    progress, pending = Progress(steps=pace.affordable()), 0
+
+    def wait():
+        nonlocal pending
+        machine.work(step * pending)
+        pending = 0
+
     pace.begin(0)
     while not progress.ended:
         progress.step += 1
+        pending += 1
         if ahead > 1:
             machine.work(1e-4)  # to ask for it
-        if progress.step % ahead == 0:
-            machine.work(step * ahead)
+        if pending == ahead:
+            wait()
         last = progress.step == progress.steps
         if last or progress.step % every == 0:
+            wait()
             before = machine()
             machine.work(validation)
             pace.validated(machine() - before)
         if last:
             progress.ended = "finished"
-        elif progress.step % asked == 0 and pace.due(progress.step):
+        elif progress.step % asked == 0 and pace.due(progress.step, progress.steps):
+            wait()
             steps = pace.plan(progress.step, progress.steps)
             if steps != progress.steps:
                 progress.replan(steps)
@@ -138,6 +152,22 @@ def test_a_steady_machine_keeps_its_plan(way):
 
 def test_the_schedule_of_one_plan_is_its_steps():
     assert [position(step, [(0, 7)]) for step in range(8)] == [(step, 7) for step in range(8)]
+
+
+@pytest.mark.parametrize("factor", [8, 20, 50, 100])
+@pytest.mark.parametrize("share", [0.15, 0.2, 0.4, 0.6])
+@pytest.mark.parametrize("lasts", [0.5, 2.5, 3.0, 5.0])
+@pytest.mark.parametrize("step", [0.02, 0.08])
+@pytest.mark.parametrize("ahead", [1, 20])
+def test_a_very_slow_moment_does_not_end_a_run(factor, share, lasts, step, ahead):
+    """It was over after 18 of 60 seconds: few steps were left of the slow moment's plan."""
+    machine = Machine(share * 60, factor, lasts=lasts)
+    times = {"step": step, "validation": 0.3, "end": 0.9, "test": 0.6}
+    progress = simulated(machine, 60.0, **times, every=40, ahead=ahead)
+    assert 0.95 * 60 <= machine.now <= 1.05 * 60
+    assert progress.tested == 20
+    last = learning_rate(*position(progress.step - 1, progress.plans), 1.0, ScheduleConfig())
+    assert last < 0.05
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 200)), max_size=6))
