@@ -1,6 +1,7 @@
 """Recipes: the papers' numbers, and what `auto` makes of data."""
 
 import math
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -382,6 +383,28 @@ def test_time_that_cannot_suffice_is_refused_before_any_work(photos):
         plan(str(photos), minutes=0.02, device="cpu")
     with pytest.raises(ValueError, match="1 minute is not enough here"):
         smallvit.plan(str(photos), minutes=1, device="cpu", speed=20.0)
+
+
+def test_images_that_take_all_the_time_to_decode_are_refused_before_any_work(photos):
+    """On a clock of which every reading takes half a minute, and so does a trial of decoding."""
+    ticks = iter(range(10**6))
+    slow = partial(plan, str(photos), device="cpu", clock=lambda: 30.0 * next(ticks))
+    with pytest.raises(
+        ValueError, match=r"about [0-9.]+ minutes to read and decode, once.*smaller"
+    ):
+        slow(minutes=1)
+    assert "as many steps as fit" in slow(minutes=60).reasons["schedule.minutes"]
+
+
+def test_time_to_prepare_the_images_is_counted():
+    timed = partial(chosen, "auto", device="cpu", speed=SPEED, images=2_000)
+    usual, slow = (timed(minutes=3.0, preparing=each).schedule.epochs for each in (2.0, 90.0))
+    assert slow < 0.6 * usual
+    assert timed(minutes=3.0, preparing=0.0).schedule.epochs == usual
+    free = [choice("auto", device="cpu", speed=SPEED, images=2_000, preparing=p) for p in (0, 600)]
+    minutes = [int(re.search(r"about (\d+) minutes", each.reasons[EPOCHS])[1]) for each in free]
+    assert minutes[1] >= minutes[0] + 5
+    assert free[1].config.schedule.epochs > 0.6 * free[0].config.schedule.epochs
 
 
 def test_auto_says_how_long_it_will_take(photos):

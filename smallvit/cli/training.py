@@ -80,7 +80,11 @@ def train(
         if world.device.type == "cpu":
             leave_room(NEIGHBOURS, os.environ)
         with world.first():
-            planned = plan(changes=settings, progress=sys.stderr.isatty()) if world.leads else None
+            planned = (
+                plan(changes=settings, progress=sys.stderr.isatty(), started=STARTED)
+                if world.leads
+                else None
+            )
         _run(planned, world.agree(planned.config if planned else RunConfig()), out)
 
 
@@ -96,7 +100,7 @@ def demo(
 
     leave_room(NEIGHBOURS, os.environ)
     say("5,000 images of clothes, ten classes, 28×28 pixels: training a small transformer")
-    planned = plan("fashion-mini", recipe="demo")
+    planned = plan("fashion-mini", recipe="demo", started=STARTED)
     counts = {name: len(samples) for name, samples in planned.dataset.splits.items()}
     say(
         f"from scratch on {counts['train']:,} of them; {counts['val']:,} choose the weights, and "
@@ -138,7 +142,7 @@ def pretrain(
     settings = layered(requested(context, _PRETRAINING), changes_of(changes or []))
     if choose_device(leaf(settings, "loop.device") or "auto").type == "cpu":
         leave_room(NEIGHBOURS, os.environ)
-    planned = plan(changes=pretraining(settings), progress=sys.stderr.isatty())
+    planned = plan(changes=pretraining(settings), progress=sys.stderr.isatty(), started=STARTED)
     run = _train(planned, planned.config, out)
     if not run.finished:
         raise typer.Exit(130)

@@ -110,6 +110,12 @@ def _own(folder: Path) -> list[Path]:
     return [path for path in files if path.is_file() and not path.is_symlink()]
 
 
+def holds(key: str, shape: tuple[int, ...]) -> bool:
+    """Whether there is an entry of that key, as far as its name and its size tell."""
+    path = directory() / f"{key}.npy"
+    return path.is_file() and path.stat().st_size == len(_header(shape)) + math.prod(shape)
+
+
 def stored(
     key: str,
     shape: tuple[int, ...],

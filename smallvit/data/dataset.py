@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -30,6 +31,7 @@ from smallvit.text import counted, nearest, shown, some
 logger = logging.getLogger(__name__)
 
 _VERSION = 2
+_TRIED, _TRIAL = 8, 0.1  # images at the least, and seconds, that tell how long decoding takes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,18 +136,48 @@ class Dataset:
             OSError: The cache cannot be written.
         """
         samples = self.split(split)
-        key = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
-        if not isinstance(samples.images, tuple):
-            shape = samples.images.shape[1:]
-            if shape == (*self.image_size, self.channels):
-                return np.ascontiguousarray(samples.images.transpose(0, 3, 1, 2))
-            key += f"{shape} "  # the digest of pixels leaves it out
+        if not isinstance(samples.images, tuple) and self._is_ready(samples):
+            return np.ascontiguousarray(samples.images.transpose(0, 3, 1, 2))
         return cache.stored(
-            hash_bytes(key.encode() + samples.survey.digests.tobytes()),
-            (len(samples), self.channels, *self.image_size),
+            *self._entry(samples),
             partial(self._decoded, samples, split, progress),
             {"source": shown(self.source), "split": split, "fit": self.fit},
         )
+
+    def decoding(self, clock: Callable[[], float] = time.perf_counter) -> float:
+        """About how many seconds decoding takes here, as a few images tell.
+
+        What is in the cache, or needs no decoding, takes none.
+        """
+        waiting = [
+            (samples, int(index))
+            for samples in self.splits.values()
+            if not self._is_ready(samples) and not cache.holds(*self._entry(samples))
+            for index in np.flatnonzero(samples.survey.readable)
+        ]
+        seconds, tried = 0.0, waiting[:0]
+        # Twice as many each time, so that starting threads does not count.
+        while seconds < _TRIAL and len(tried) < len(waiting):
+            count = min(max(2 * len(tried), _TRIED), len(waiting))
+            tried = waiting[:: len(waiting) // count][:count]
+            started = clock()
+            for _ in spread(lambda each: self._fitted(*each), tried, description="", size=1):
+                pass
+            seconds = clock() - started
+        return seconds * _pixels(waiting) / max(_pixels(tried), 1)
+
+    def _is_ready(self, samples: Samples) -> bool:
+        """Whether its images are pixels of the size and the channels that are wanted."""
+        shape = (*self.image_size, self.channels)
+        return not isinstance(samples.images, tuple) and samples.images.shape[1:] == shape
+
+    def _entry(self, samples: Samples) -> tuple[str, tuple[int, ...]]:
+        """The key of its images in the cache, and the shape of all of them."""
+        key = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
+        if not isinstance(samples.images, tuple):
+            key += f"{samples.images.shape[1:]} "  # the digest of pixels leaves it out
+        shape = (len(samples), self.channels, *self.image_size)
+        return hash_bytes(key.encode() + samples.survey.digests.tobytes()), shape
 
     @cached_property
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -302,15 +334,12 @@ class Dataset:
     def _decoded(
         self, samples: Samples, split: str, progress: bool
     ) -> Iterator[UInt8[np.ndarray, "C H W"]]:
-        def decode(index: int) -> np.ndarray | str:
-            try:
-                return fit_image(samples.read(index, self.channels), self.image_size, self.fit)
-            except UnreadableError as error:
-                return f"{shown(samples.names[index])} ({error})"
-
         failed = []
         for result in spread(
-            decode, range(len(samples)), description=f"decoding {split}", progress=progress
+            partial(self._fitted, samples),
+            range(len(samples)),
+            description=f"decoding {split}",
+            progress=progress,
         ):
             if isinstance(result, str):
                 failed.append(result)
@@ -322,6 +351,18 @@ class Dataset:
                 f"{some(failed)}. Replace or remove them, or leave them out with "
                 "`--allow unreadable` (Dataset.readable())"
             )
+
+    def _fitted(self, samples: Samples, index: int) -> np.ndarray | str:
+        """An image at its size, or why it cannot be read."""
+        try:
+            return fit_image(samples.read(index, self.channels), self.image_size, self.fit)
+        except UnreadableError as error:
+            return f"{shown(samples.names[index])} ({error})"
+
+
+def _pixels(images: Iterable[tuple[Samples, int]]) -> int:
+    """Of all of them together, as their files have them."""
+    return sum(int(samples.survey.sizes[index].prod()) for samples, index in images)
 
 
 def _hash_of(*parts: Samples) -> str:

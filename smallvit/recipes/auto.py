@@ -22,6 +22,7 @@ _TIME = {"cpu": 600.0}  # seconds of a run whose time is not given
 _GPU_TIME = 300.0
 _START = {"cpu": 10.0}  # seconds before the first step: imports, decoding, building
 _GPU_START = {True: 60.0, False: 20.0}  # with and without compiling
+_PREPARING = 8.0  # of them until all images are decoded, with CIFAR on a CPU
 #: The share of a GPU's speed that is left where nothing is compiled: hct_l_p4 trained at 15,138
 #: images per second instead of 32,443, hct_s_p4 at 25,970 instead of 70,116.
 _UNCOMPILED = 0.45
@@ -166,7 +167,8 @@ def _in_time(facts: Facts, name: str, size: Size) -> _Fit:
     whole, start = _TIME.get(facts.device, _GPU_TIME), _start(facts)
     if facts.minutes:
         whole = 60 * facts.minutes
-    seconds = 0.96 * whole - min(start, 0.3 * whole) - facts.tested / (INFERENCE * rate)
+    start = min(start, max(0.3 * whole, facts.preparing if facts.minutes else 0.0))
+    seconds = 0.96 * whole - start - facts.tested / (INFERENCE * rate)
     return _Fit(name, size, max(seconds, 0.0) * rate, rate)
 
 
@@ -176,7 +178,8 @@ def _compiles(facts: Facts) -> bool:
 
 def _start(facts: Facts) -> float:
     """Seconds before the first step."""
-    return _START.get(facts.device, _GPU_START[_compiles(facts)])
+    usual = _START.get(facts.device, _GPU_START[_compiles(facts)])
+    return usual + max(facts.preparing - _PREPARING, 0.0)
 
 
 def _batch(facts: Facts, side: int) -> int:

@@ -47,6 +47,7 @@ class Facts:
         minutes: The time that the user gives.
         speed: Of the device, as `measure_speed` returns it; None if time does not matter.
         beside: What a step costs beside the model's own work, in the unit of `cost`.
+        preparing: Seconds until all images are decoded: imports, audit and trials included.
     """
 
     source: str
@@ -67,6 +68,7 @@ class Facts:
     minutes: float | None = None
     speed: float | None = None
     beside: float = 0.0
+    preparing: float = 0.0
 
     @classmethod
     def of(cls, dataset: Dataset, audit: Audit, device: str, **requested: Any) -> "Facts":

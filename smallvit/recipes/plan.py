@@ -2,8 +2,9 @@
 
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 _LEAST = 10  # steps below which nothing is learned
 _PIXELS = 16  # along a side, below which images show little
 _TESTED = 1_000  # images that a test should have at the very least
-_START = 2.0  # seconds before the first step, at the very least
+_START = 1.0  # seconds between decoding and the first step, at the very least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ def plan(
     changes: Mapping[str, Any] | None = None,
     progress: bool = False,
     speed: float | None = None,
+    started: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
     """Looks at the data and decides everything that is not requested.
 
@@ -104,10 +107,13 @@ def plan(
             arguments above.
         progress: Whether to show a bar while reading.
         speed: Of the device, as `measure_speed` returns it; None measures it where time matters.
+        started: When the time of `minutes` began, on the clock; None means now.
+        clock: Seconds; only their differences count.
 
     Raises:
         ValueError: Something is unknown or does not fit.
     """
+    started = clock() if started is None else started
     arguments = {
         "data.source": None if data is None else os.fspath(data),
         "recipe": recipe,
@@ -130,10 +136,17 @@ def plan(
         raise ValueError(f"there is no recipe {name!r}, but {known}{nearest(name, RECIPES)}")
     if not RunConfig().changed(requested).data.source:
         raise ValueError("what shall be trained on? Give DATA, or data.source in a config file")
-    return _choose(name, requested, progress, speed)
+    return _choose(name, requested, progress, speed, started, clock)
 
 
-def _choose(name: str, requested: dict[str, Any], progress: bool, speed: float | None) -> Plan:
+def _choose(
+    name: str,
+    requested: dict[str, Any],
+    progress: bool,
+    speed: float | None,
+    started: float,
+    clock: Callable[[], float],
+) -> Plan:
     """What a recipe chooses for the data, and in its place what is requested."""
     recipe = RECIPES[name]
     additions = [each for path, each in ADDITIONS.items() if leaf(requested, path) is not None]
@@ -143,10 +156,21 @@ def _choose(name: str, requested: dict[str, Any], progress: bool, speed: float |
     result = audit(dataset)
     timed = recipe.timed and all(addition.timed for addition in additions)
     facts = _facts(dataset, result, requested, timed=timed, speed=speed)
-    choice = recipe.choose(facts)
-    for addition in additions:
-        choice = addition.adjust(choice, facts)
-    choice = choice.overruled(requested)
+
+    def chosen(facts: Facts) -> Choice:
+        choice = recipe.choose(facts)
+        for addition in additions:
+            choice = addition.adjust(choice, facts)
+        return choice.overruled(requested)
+
+    choice = chosen(facts)
+    if facts.speed is not None:  # what is in the cache at the size that is chosen is there at once
+        size = choice.config.data.image_size
+        decoding = (dataset if size is None else dataset.sized(size)).decoding(clock)
+        # All trainings of a cross-validation share what comes before the first of them.
+        preparing = (clock() - started + decoding) / choice.config.data.trainings
+        facts = replace(facts, preparing=preparing)
+        choice = chosen(facts)
     config, reasons = choice.config, dict(choice.reasons)
     if config.schedule.minutes is not None and config.schedule.steps is None:
         reasons["schedule.minutes"] = _in_minutes(choice, facts)
@@ -220,12 +244,18 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     rate = rate_of(facts.speed, price, side or 0, config.loop.batch_size, facts.device)
     tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
     least = (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate + _START
-    if least > 60 * (facts.minutes or minutes):
+    whole = least + facts.preparing
+    if whole > 60 * (facts.minutes or minutes):
+        before, advice = "", "choose fewer pixels with --image-size"
+        if facts.preparing > least:
+            taken = facts.preparing * config.data.trainings / 60
+            before = f"the images take about {taken:.1f} minutes to read and decode, once, and "
+            advice = "save the images smaller"
         raise ValueError(
             f"{counted(minutes, 'minute')} {'is' if minutes == 1 else 'are'} not enough here: "
-            f"{config.model.name} trains on about "
-            f"{rate:.2g} images per second, so {_LEAST} steps and a test of {tested:,} "
-            f"images take about {least / 60 * minutes / (facts.minutes or minutes):.1f} minutes; "
-            "allow more time, or choose fewer pixels with --image-size"
+            f"{before}{config.model.name} trains on about "
+            f"{rate:.2g} images per second, so {_LEAST} steps and a test of {tested:,} images take "
+            f"about {(whole if not before else least) * config.data.trainings / 60:.1f} minutes; "
+            f"allow more time, or {advice}"
         )
     return f"{sentence}; about {rate:,.0f} images per second are expected"

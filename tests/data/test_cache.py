@@ -47,6 +47,26 @@ def test_images_are_decoded_once(dataset: Dataset, monkeypatch: pytest.MonkeyPat
         dataset.pixels("val")
 
 
+def test_a_few_images_tell_how_long_decoding_takes(dataset: Dataset) -> None:
+    """On a clock of which every reading takes a second: so do eight images."""
+    ticks = iter(range(1000))
+
+    def clock() -> float:
+        return float(next(ticks))
+
+    count = sum(len(samples) for samples in dataset.splits.values())
+    sizes = np.concatenate([each.survey.sizes for each in dataset.splits.values()]).prod(1)
+    assert 1 < dataset.decoding(clock) < count / 8 * sizes.max() / sizes.min() + 1
+    assert next(ticks) == 2  # the other images were not tried
+    whole = dataset.decoding(clock)
+    dataset.pixels("train")
+    assert 0 < dataset.decoding(clock) < whole
+    for split in dataset.splits:
+        dataset.pixels(split)
+    assert dataset.decoding(clock) == 0
+    assert dataset.sized(8).decoding(clock) > 0
+
+
 def test_entries_are_found_by_content(dataset: Dataset, folder: Path, tmp_path: Path) -> None:
     dataset.pixels("train")
     shutil.copytree(folder, tmp_path / "elsewhere")
