@@ -165,8 +165,9 @@ def _choose(
 
     choice = chosen(facts)
     if facts.speed is not None:  # what is in the cache at the size that is chosen is there at once
-        size = choice.config.data.image_size
-        decoding = (dataset if size is None else dataset.sized(size)).decoding(clock)
+        chosen_size = choice.config.data.image_size
+        sized = dataset if chosen_size is None else dataset.sized(chosen_size)
+        decoding = sized.decoding(clock)
         # All trainings of a cross-validation share what comes before the first of them.
         preparing = (clock() - started + decoding) / choice.config.data.trainings
         facts = replace(facts, preparing=preparing)
