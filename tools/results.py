@@ -8,13 +8,12 @@ made here; all other text is written by hand.
 
 import re
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 
 from smallvit.experiments.curve import figure_of
 from smallvit.experiments.papers import COMPACT, DRLOC, SPT, Published
 from smallvit.experiments.reproduce import overview
-from smallvit.experiments.results import CurveResult, Result, read_curve, read_results
+from smallvit.experiments.results import CurvePoint, CurveResult, Result, read_curve, read_results
 from smallvit.reporting.report import figure_svg
 
 ROOT = Path(__file__).parent.parent
@@ -119,14 +118,19 @@ def _curve(result: CurveResult, figure: str) -> str:
     ]
     for model in result.models:
         found = {point.images: point for point in model.points}
-        cells = [_spread(found[n].accuracies) if n in found else "–" for n in counts]
+        cells = [_spread(found[n]) if n in found else "–" for n in counts]
         lines.append(f"| `{model.model}` | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(f"- {note}" for note in result.notes)]) + "\n"
+    said = (each.answer for each in result.models if each.answer)
+    return "\n".join([*lines, "", *(f"- {note}" for note in (*said, *result.notes))]) + "\n"
 
 
-def _spread(accuracies: Sequence[float]) -> str:
-    mean = f"{100 * statistics.mean(accuracies):.1f}"
-    return f"{mean} ± {100 * statistics.stdev(accuracies):.1f}" if accuracies[1:] else mean
+def _spread(point: CurvePoint) -> str:
+    """Mean and deviation over seeds; of one seed its interval over test images."""
+    found, only = point.accuracies, point.accuracy
+    mean = f"{100 * statistics.mean(found):.1f}"
+    if found[1:]:
+        return f"{mean} ± {100 * statistics.stdev(found):.1f}"
+    return f"{mean} ({100 * only.low:.1f}–{100 * only.high:.1f})"
 
 
 PARTS = {"measured": measured, "curves": curves, "papers": papers}

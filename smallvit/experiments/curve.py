@@ -223,6 +223,7 @@ def result_of(title: str, runs: RunSet, curves: Sequence[Curve]) -> CurveResult:
                     )
                     for count, row in curve.points
                 ),
+                answer=_answer(curve),
             )
             for curve in curves
         ),

@@ -191,11 +191,13 @@ class CurveOfModel:
         model: As it was named.
         parameters: Of the model.
         points: By number of images.
+        answer: What more images would bring, in a sentence.
     """
 
     model: str
     parameters: int | None = None
     points: tuple[CurvePoint, ...] = ()
+    answer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,6 +130,9 @@ def test_the_command(source, run, tmp_path):
     assert [each.model for each in result.models] == names
     assert (result.title, result.data, result.budget) == ("noise", str(source), "4 steps")
     assert [point.images for point in result.models[0].points] == [18, 48, 96]
+    answers = [each.answer for each in result.models]
+    assert all(a.startswith(f"{n}: with twice") for n, a in zip(names, answers, strict=True))
+    assert all(answer in " ".join(done.output.split()) for answer in answers)
     summary = json.loads((tmp_path / "set/summary.json").read_text())
     for model, plain in zip(result.models, summary["models"], strict=True):
         assert [p.accuracy.value for p in model.points] == [

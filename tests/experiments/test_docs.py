@@ -41,7 +41,7 @@ def test_curves_become_a_figure_and_a_table(tmp_path, monkeypatch):
         for n, a, each in ((500, 0.5, (0.49, 0.51)), (50_000, 0.9, (0.9,)))
     ]
     models = (
-        CurveOfModel(model="cct_7_3x1", points=tuple(points)),
+        CurveOfModel(model="cct_7_3x1", points=tuple(points), answer="cct_7_3x1: more help."),
         CurveOfModel(model="resnet18", points=tuple(points[1:])),
     )
     result = CurveResult(
@@ -51,8 +51,9 @@ def test_curves_become_a_figure_and_a_table(tmp_path, monkeypatch):
     monkeypatch.setattr(made, "CURVES", tmp_path)
     lines = made.curves().splitlines()
     assert "| training images | 500 | 50,000 |" in lines
-    assert "| `cct_7_3x1` | 50.0 ± 1.4 | 90.0 |" in lines
-    assert "| `resnet18` | – | 90.0 |" in lines
+    assert "| `cct_7_3x1` | 50.0 ± 1.4 | 90.0 (80.0–100.0) |" in lines
+    assert "| `resnet18` | – | 90.0 (80.0–100.0) |" in lines
+    assert "- cct_7_3x1: more help." in lines
     assert "![Accuracy against training images](assets/curve-cifar10.svg)" in lines
 
 
