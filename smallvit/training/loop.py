@@ -24,7 +24,7 @@ from smallvit.runs.places import CHECKPOINTS, CONFIG, EVALUATION, LAST, LOG, WEI
 from smallvit.training.log import Log
 from smallvit.training.objective import Objective
 from smallvit.training.optim import is_mixed, learning_rate, position
-from smallvit.training.pace import Pace, Stop, stopping
+from smallvit.training.pace import Pace, Stop
 from smallvit.training.statistics import Shown, batches_needed
 from smallvit.training.step import NonFiniteError, Stepper
 
@@ -53,7 +53,7 @@ class Training:
     pace: Pace | None = None
 
 
-def run_loop(training: Training) -> None:
+def run_loop(training: Training, stop: Stop) -> None:
     """Takes all steps that are left, or those until something ends them; see `Progress.ended`.
 
     Raises:
@@ -62,50 +62,49 @@ def run_loop(training: Training) -> None:
     config, progress, clock = training.run.config, training.progress, training.clock
     first, saved = progress.step, clock()
     since = first, saved  # the step and time at which the log's interval begins
-    with stopping() as stop:
-        while not progress.ended:
-            at, whole = position(progress.step, progress.plans)
-            lr = learning_rate(at, whole, config.optim.lr, config.schedule)
-            training.stepper.objective.advance(int(at), whole)
-            step, batch, mixed = _shown(training, progress.step)
-            training.stepper(batch, step, lr=lr, mixed=mixed)
-            progress.step = step + 1
-            if step == first:
-                began = clock()
-                training.log.tell(f"the first step took {began - saved:.1f} s")
-                if progress.steps > progress.step and config.loop.every != 1:
-                    since = progress.step, began  # it is slower than the others of its interval
-                if training.pace is not None:
-                    training.pace.begin(progress.step)
-            training.log.advance(progress.step, progress.steps)
-            left, every = progress.steps - progress.step, config.loop.every or progress.steps
-            # Every so many steps and at the end, but not a moment before the end.
-            validates = left == 0 or (progress.step % every == 0 and 3 * left >= every)
-            if validates or progress.step % _CHECK == 0:
-                training.stepper.check()
-            if validates:
+    while not progress.ended:
+        at, whole = position(progress.step, progress.plans)
+        lr = learning_rate(at, whole, config.optim.lr, config.schedule)
+        training.stepper.objective.advance(int(at), whole)
+        step, batch, mixed = _shown(training, progress.step)
+        training.stepper(batch, step, lr=lr, mixed=mixed)
+        progress.step = step + 1
+        if step == first:
+            began = clock()
+            training.log.tell(f"the first step took {began - saved:.1f} s")
+            if progress.steps > progress.step and config.loop.every != 1:
+                since = progress.step, began  # it is slower than the others of its interval
+            if training.pace is not None:
+                training.pace.begin(progress.step)
+        training.log.advance(progress.step, progress.steps)
+        left, every = progress.steps - progress.step, config.loop.every or progress.steps
+        # Every so many steps and at the end, but not a moment before the end.
+        validates = left == 0 or (progress.step % every == 0 and 3 * left >= every)
+        if validates or progress.step % _CHECK == 0:
+            training.stepper.check()
+        if validates:
+            _end_interval(training, since, lr)
+            since = progress.step, clock()
+        if progress.step == progress.steps:
+            progress.ended = progress.ended or "finished"
+        if not progress.ended:
+            _replan(training)
+        requested, over = _questions(training, stop)
+        if requested:
+            progress.spent += clock() - since[1]
+            save(training)
+            return
+        if over and not progress.ended:
+            if not validates:
                 _end_interval(training, since, lr)
-                since = progress.step, clock()
-            if progress.step == progress.steps:
-                progress.ended = progress.ended or "finished"
-            if not progress.ended:
-                _replan(training)
-            requested, over = _questions(training, stop)
-            if requested:
-                progress.spent += clock() - since[1]
-                save(training)
-                return
-            if over and not progress.ended:
-                if not validates:
-                    _end_interval(training, since, lr)
-                progress.replan(progress.step)
-                progress.ended = "time"
-            due = clock() - saved >= config.loop.checkpoint_seconds
-            if validates and training.stepper.world.agree(due) and not progress.ended:
-                save(training)
-                saved = clock()
-                if training.pace is not None:
-                    training.pace.begin(progress.step)  # writing is no step
+            progress.replan(progress.step)
+            progress.ended = "time"
+        due = clock() - saved >= config.loop.checkpoint_seconds
+        if validates and training.stepper.world.agree(due) and not progress.ended:
+            save(training)
+            saved = clock()
+            if training.pace is not None:
+                training.pace.begin(progress.step)  # writing is no step
 
 
 def _shown(training: Training, step: int) -> Shown:
@@ -253,16 +252,20 @@ def restore(progress: Progress, tensors: Mapping[str, Tensor], stepper: Stepper)
     stepper.sums.copy_(torch.tensor(sums, dtype=stepper.sums.dtype))
 
 
+def interrupted(training: Training) -> Run:
+    """Says how a run goes on that a signal stopped."""
+    run, progress = training.run, training.progress
+    if training.stepper.world.leads:
+        run = run.note(status="interrupted", step=progress.step, plans=progress.plans)
+        done, steps = f"{progress.step:,}", f"{progress.steps:,}"
+        command = resume_command(run.folder)
+        logger.warning("stopped after %s of %s steps; go on with: %s", done, steps, command)
+    return run
+
+
 def finish(training: Training) -> Run:
     """Writes weights, evaluation and the last facts of a run that has ended."""
     run, world, progress = training.run, training.stepper.world, training.progress
-    if not progress.ended:
-        if world.leads:
-            run = run.note(status="interrupted", step=progress.step, plans=progress.plans)
-            done, steps = f"{progress.step:,}", f"{progress.steps:,}"
-            command = resume_command(run.folder)
-            logger.warning("stopped after %s of %s steps; go on with: %s", done, steps, command)
-        return run
     objective = _evaluated(training)
     last = {name: tensor.cpu() for name, tensor in objective.model.state_dict().items()}
     best = progress.best_weights or last

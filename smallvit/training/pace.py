@@ -147,7 +147,10 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once."""
+    """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once.
+
+    What is ignored stays ignored.
+    """
     stop = Stop()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -157,7 +160,8 @@ def stopping() -> Iterator[Stop]:
 
     main = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGINT, signal.SIGTERM) if main else ()
-    before = {number: signal.signal(number, note) for number in signals}
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield stop
     finally:

@@ -29,8 +29,9 @@ from smallvit.training.budget import limit_batch, make_loader, plan_steps
 from smallvit.training.compiling import load_compiler
 from smallvit.training.distributed import World, join_world, set_determinism
 from smallvit.training.log import Log, require_loggers
-from smallvit.training.loop import Training, finish, restore, run_loop, save
+from smallvit.training.loop import Training, finish, interrupted, restore, run_loop, save
 from smallvit.training.objective import find_objective, make_objective
+from smallvit.training.pace import stopping
 from smallvit.training.start import build_model, rebuilt, seen_before
 from smallvit.training.step import NonFiniteError, Stepper
 
@@ -209,26 +210,29 @@ def _describe_start(run: Run) -> None:
 def _run(training: Training) -> Run:
     """The loop and the end, or advice if the loss is not finite."""
     run, world = training.run, training.stepper.world
-    try:
-        run_loop(training)
-    except NonFiniteError as error:
-        if world.size == 1 and world.device.type == "cpu" and error.untouched:
-            with suppress(NonFiniteError):  # weights that exploded before
-                save(training)  # nothing has changed since the step before
-        if world.leads:
-            run.note(status="not finite", step=training.progress.step)
-        kept = "no weights were saved yet"
-        if saved := sorted((run.folder / CHECKPOINTS).glob("*.json")):
-            step = f"{int(saved[-1].stem):,}"
-            kept = f"the last good weights, after step {step}, are in {saved[-1].parent}"
-        raise ValueError(
-            f"{error}; {kept}. Try a lower learning rate (--set "
-            f"optim.lr={run.config.optim.lr / 3:.1g}), clipping (--set optim.clip=1) or --set "
-            "loop.precision=fp32"
-        ) from error
-    finally:
-        training.log.close()
-        training.stepper.objective.drop_paths(None)
+    with stopping() as stop:  # until it is written where the run goes on: signals may come twice
+        try:
+            run_loop(training, stop)
+        except NonFiniteError as error:
+            if world.size == 1 and world.device.type == "cpu" and error.untouched:
+                with suppress(NonFiniteError):  # weights that exploded before
+                    save(training)  # nothing has changed since the step before
+            if world.leads:
+                run.note(status="not finite", step=training.progress.step)
+            kept = "no weights were saved yet"
+            if saved := sorted((run.folder / CHECKPOINTS).glob("*.json")):
+                step = f"{int(saved[-1].stem):,}"
+                kept = f"the last good weights, after step {step}, are in {saved[-1].parent}"
+            raise ValueError(
+                f"{error}; {kept}. Try a lower learning rate (--set "
+                f"optim.lr={run.config.optim.lr / 3:.1g}), clipping (--set optim.clip=1) or --set "
+                "loop.precision=fp32"
+            ) from error
+        finally:
+            training.log.close()
+            training.stepper.objective.drop_paths(None)
+        if not training.progress.ended:
+            return interrupted(training)
     return finish(training)
 
 

@@ -166,7 +166,8 @@ def test_no_worker_outlives_a_killed_command(source, tmp_path):
     until(free)
 
 
-def test_the_command_stops_as_for_one_run(source, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+def test_the_command_stops_as_for_one_run(source, tmp_path, number):
     folder = tmp_path / "set"
     line = ["compare", source, "--models", "vit_lite_2_p4", "--seeds", "2", "--out", folder]
     words = [*map(str, line), *TINY_WORDS, "--set", "schedule.steps=1000000", "--jobs", "2"]
@@ -179,7 +180,7 @@ def test_the_command_stops_as_for_one_run(source, tmp_path):
         start_new_session=True,
     )
     until(lambda: all(in_its_steps(folder / f"vit_lite_2_p4-seed-{seed}") for seed in (0, 1)))
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does for Ctrl-C
+    os.killpg(running.pid, number)  # to the workers too, as a terminal and `timeout` send it
     _, said = running.communicate()
     assert running.returncode == 130
     assert f"stopped; go on with: smallvit compare --out {folder}" in said

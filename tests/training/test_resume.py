@@ -203,6 +203,37 @@ def test_a_second_control_c_ends_at_once(data, tmp_path, monkeypatch):
     assert_same_run(resume(tmp_path / "run", shown=False), whole)
 
 
+def test_a_signal_may_come_again_until_the_stop_is_recorded(data, tmp_path, monkeypatch, logged):
+    """A worker gets what a terminal sends to all its processes, and then its parent's word."""
+    real = Run.note
+
+    def note(run, **facts):
+        if facts.get("status") == "interrupted":
+            signal.raise_signal(signal.SIGTERM)
+        return real(run, **facts)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        Alarm(monkeypatch, 4)
+        monkeypatch.setattr(Run, "note", note)
+        run = train(everything(data, steps=9), out=tmp_path / "run", shown=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (run.info["status"], run.info["step"]) == ("interrupted", 5)
+    assert "stopped after 5 of 9 steps" in logged()
+
+
+def test_an_ignored_signal_stops_nothing(data, tmp_path, monkeypatch):
+    """As with nohup, and in workers, whose parent tells them of Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        Alarm(monkeypatch, 4, signal.SIGINT)
+        run = train(everything(data, steps=9), out=tmp_path / "run", shown=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run.info["status"] == "finished"
+
+
 def stopped(config, out, step):
     with pytest.MonkeyPatch.context() as patch:
         Alarm(patch, step)
