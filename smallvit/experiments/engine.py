@@ -428,7 +428,8 @@ def train_member(
     """
     data = member.changes.get("data", {})
     if (place / INFO).is_file():
-        Run.open(place).moved(**{key: data[key] for key in ("source", "root") if key in data})
+        if "source" in data:
+            Run.open(place).moved(source=data["source"], root=data.get("root"))
         download = bool(data.get("download"))
         read()
         return resume(place, download=download, shown=False, clock=clock)

@@ -179,6 +179,19 @@ def test_a_run_that_began_refuses_other_images(source, tmp_path, monkeypatch):
     assert read_outcomes(tmp_path / "set")[0].state == "finished"
 
 
+def test_a_root_that_is_no_longer_given_is_forgotten(source, tmp_path, monkeypatch):
+    settings = changes_of([f"data.source={source}", *TINY])
+    there = {**settings, "data": {**settings["data"], "root": "datasets/there"}}
+    begin(tmp_path / "set", reproduce_set(ROW, there))
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        assert not conduct(tmp_path / "set")
+    begin(tmp_path / "set", reproduce_set(ROW, settings))
+    assert conduct(tmp_path / "set")
+    (outcome,) = read_outcomes(tmp_path / "set")
+    assert (outcome.state, outcome.run.config.data.root) == ("finished", None)
+
+
 def test_nowhere_is_refused_before_anything_is_written(source, tmp_path):
     begin(tmp_path / "set", reproduce_set(ROW, changes_of([f"data.source={source}", *TINY])))
     before = read_set(tmp_path / "set")
