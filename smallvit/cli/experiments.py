@@ -122,11 +122,10 @@ def compare(
     settings = _settings(context, SHARED)
     wanted = None
     out = context.params["out"]
-    if not models and out is not None and (out / SET).is_file():
-        _relocate(context, settings)
-    elif leaf(settings, "data.source"):
+    goes_on = not models and out is not None and (out / SET).is_file()
+    if leaf(settings, "data.source") and not goes_on:
         wanted = compare_set(settings, models or [], seeds=seeds, command=typed())
-    _end(_work(context, wanted))
+    _end(_work(context, settings, wanted))
 
 
 @app.command()
@@ -145,7 +144,7 @@ def ablate(
         wanted, impossible = ablate_set(settings, seeds=seeds, command=typed())
         for row, reason in impossible.items():
             say(f"{row} is left out: {reason}", err=True)
-    _end(_work(context, wanted))
+    _end(_work(context, settings, wanted))
 
 
 @app.command()
@@ -179,7 +178,7 @@ def curve(
         wanted = curve_set(
             settings, models or [], shares=_numbers(shares), seeds=seeds, command=typed()
         )
-    folder = _work(context, wanted)
+    folder = _work(context, settings, wanted)
     if result is not None:
         from smallvit.experiments import read_outcomes
         from smallvit.experiments.curve import make_curves, result_of
@@ -237,9 +236,7 @@ def reproduce(
     if data is not None:
         settings = overlaid(settings, nested("data.source", data))
     wanted = usual = None
-    if row is None:
-        _relocate(context, settings)
-    else:
+    if row is not None:
         wanted = reproduce_set(
             row, settings, seeds=seeds, best_of_epochs=best_of_epochs, command=typed()
         )
@@ -251,7 +248,7 @@ def reproduce(
             return None
         return write_result(results, result_of(read_set(folder), outcomes))
 
-    folder = _work(context, wanted, usual, keep)
+    folder = _work(context, settings, wanted, usual, keep)
     if kept := keep(folder):
         say(f"result {kept}")
     _end(folder)
@@ -261,18 +258,6 @@ def _settings(context: typer.Context, options: tuple[Any, ...]) -> dict[str, Any
     from smallvit.runs.changes import changes_of, layered
 
     return layered(requested(context, options), changes_of(context.params["changes"] or []))
-
-
-def _relocate(context: typer.Context, settings: dict[str, Any]) -> None:
-    """Has the set in --out that goes on look for its data where the command says, if it does."""
-    from smallvit.experiments.engine import relocate
-
-    out = context.params["out"]
-    if out is not None and (
-        place := {key: value for key, value in settings.get("data", {}).items() if value}
-    ):
-        _refuse_settings(context)
-        relocate(out, place)
 
 
 def _refuse_settings(context: typer.Context) -> None:
@@ -302,6 +287,7 @@ def _numbers(text: str | None) -> list[float]:
 
 def _work(
     context: typer.Context,
+    settings: dict[str, Any],
     wanted: "RunSet | None",
     usual: Path | None = None,
     keep: Callable[[Path], object] = lambda folder: None,
@@ -310,6 +296,7 @@ def _work(
 
     Args:
         context: What was typed.
+        settings: Of it, those of a config.
         wanted: The set, if settings name one.
         usual: Its folder without --out.
         keep: Called after every run that has ended: what comes after it may be stopped.
@@ -320,6 +307,8 @@ def _work(
     from rich.console import Console
 
     from smallvit.experiments import begin, conclude
+    from smallvit.experiments.cluster import address_of
+    from smallvit.experiments.engine import SET, read_set, relocate
     from smallvit.experiments.jobs import check_jobs
     from smallvit.runs.places import new_folder
 
@@ -329,22 +318,29 @@ def _work(
         raise refusal(f"{what}; or give the folder of an unfinished set with --out")
     if wanted is None:
         _refuse_settings(context)
-    if out is None:
-        assert wanted is not None
-        out = new_folder(Path(str(wanted.facts.get("data", "data"))).name, kind)
     jobs, on, cores = (context.params[name] for name in ("jobs", "on", "cores"))
     if on is not None and jobs is not None:
         raise refusal("--jobs is for this machine: with --on the cluster says how many runs fit")
-    jobs = jobs or 1
+    if on is None and cores is not None:
+        raise refusal("--cores is for --on ray: here OMP_NUM_THREADS says how many")
+    if on is not None:
+        address_of(on)
     if wanted is not None:
-        check_jobs(jobs, wanted.members)
-    runs = begin(out, wanted)
-    if runs.kind != kind:
-        raise refusal(f"{out} is a set for `smallvit {runs.kind}`")
-    done = _conduct(out, jobs, on, cores, keep)
+        check_jobs(jobs or 1, wanted.members)
+    if out is None:
+        assert wanted is not None
+        out = new_folder(Path(str(wanted.facts.get("data", "data"))).name, kind)
+    if (out / SET).is_file() and (found := read_set(out).kind) != kind:
+        raise refusal(f"{out} is a set for `smallvit {found}`")
+    if wanted is None and (place := {k: v for k, v in settings.get("data", {}).items() if v}):
+        relocate(out, place)
+    begin(out, wanted)
+    done = _conduct(out, jobs or 1, on, cores, keep)
     sheet = conclude(out)
     if not done:
-        command = shlex.join(["smallvit", kind, "--out", str(out)])
+        how = {"--out": out, "--jobs": jobs, "--on": on, "--cores": cores}
+        words = [str(word) for pair in how.items() if pair[1] is not None for word in pair]
+        command = shlex.join(["smallvit", kind, *words])
         say(f"stopped; go on with: {command}", err=True)
         raise typer.Exit(130)
     console = Console()
@@ -376,29 +372,25 @@ def _conduct(
     from smallvit.experiments.cluster import address_of, conduct_on_ray
     from smallvit.experiments.jobs import conduct_jobs
 
-    if on is None:
-        if cores is not None:
-            raise refusal("--cores is for --on ray: here OMP_NUM_THREADS says how many")
-        with showing(folder) as show:
-
-            def ended(outcome: "Outcome") -> None:
-                show.ended(outcome)
-                try:
-                    keep(folder)
-                except ValueError as error:  # said again in the end; the rest is trained first
-                    logger.warning("%s", error)
-
-            if jobs > 1:
-                return conduct_jobs(folder, jobs, started=show.started, ended=ended)
-            return conduct(folder, started=show.started, ended=ended)
-    address = address_of(on)
     with showing(folder) as show:
+
+        def ended(outcome: "Outcome") -> None:
+            show.ended(outcome)
+            try:
+                keep(folder)
+            except (ValueError, OSError) as error:  # said again in the end, after all are trained
+                logger.warning("%s", error)
+
+        if on is None and jobs > 1:
+            return conduct_jobs(folder, jobs, started=show.started, ended=ended)
+        if on is None:
+            return conduct(folder, started=show.started, ended=ended)
 
         def started(member: "Member", place: "Place") -> None:
             show.started(member)
             logger.info("%s: on %s, process %d", member.name, place.host, place.pid)
 
-        return conduct_on_ray(folder, address, cores=cores, started=started, ended=show.ended)
+        return conduct_on_ray(folder, address_of(on), cores=cores, started=started, ended=ended)
 
 
 def _list_rows(results: Path) -> None:

@@ -28,7 +28,7 @@ class PowerLaw:
             beyond, and may be below 0; it is no forecast for very many images.
         factor: The error above the floor of a single image.
         power: How fast it falls.
-        seeds: The fewest trainings at any number; with one, the uncertainty of seeds is missing.
+        seeds: The most trainings at any number; with one, the uncertainty of seeds is missing.
         replicates: Floor, factor and power of each replicate, in three rows.
     """
 
@@ -100,7 +100,7 @@ def fit_power_law(
         floor=floor,
         factor=factor,
         power=power,
-        seeds=int(trainings.min()),
+        seeds=int(trainings.max()),
         replicates=laws[:, 1:],
     )
 

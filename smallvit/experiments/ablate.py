@@ -46,7 +46,8 @@ def ablate_set(
         command: For the record: what was typed.
 
     Raises:
-        ValueError: The name is not known, has no such parts, or the data cannot be read.
+        ValueError: The name is not known, has no such parts, cannot be built for this data, or the
+            data cannot be read.
     """
     if leaf(settings, "model.pretrained") is not None:
         raise ValueError("an ablation trains from scratch: leave --pretrained out")
@@ -62,7 +63,10 @@ def ablate_set(
             changes = overlaid(changes, {"model": {"options": options}})
         changes = overlaid(changes, compare.LOSSES.get(loss, compare.WITHOUT))
         config, reason = _built(changes, planned)
-        plain = config if row == PLAIN else plain
+        if row == PLAIN:
+            if reason:
+                raise ValueError(reason)
+            plain = config
         if options and base.timm:
             reason = f"{some(options)} vary our own models, and {base} is timm's"
         elif options and not addons and config is not None and config == plain:
@@ -77,7 +81,7 @@ def ablate_set(
     facts = {
         "data": planned.dataset.source,
         "model": str(base),
-        "budget": compare.tell_budget(shared),
+        **compare.facts_of_budget(settings, shared),
         "impossible": impossible,
     }
     made = RunSet(kind="ablate", members=tuple(members), facts=facts, command=command)

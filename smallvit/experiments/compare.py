@@ -7,7 +7,7 @@ import numpy as np
 
 from smallvit.arguments import Between, checked
 from smallvit.config_io import leaf, nested, overlaid
-from smallvit.experiments.engine import Member, Outcome, RunSet
+from smallvit.experiments.engine import CHOSEN, Member, Outcome, RunSet
 from smallvit.experiments.rows import (
     Row,
     evaluations_of,
@@ -64,7 +64,7 @@ def compare_set(
         for name, change in changes.items()
         for member in members_of(name, overlaid(shared, change), seeds)
     ]
-    facts = {"data": planned.dataset.source, "budget": tell_budget(shared)}
+    facts = {"data": planned.dataset.source, **facts_of_budget(settings, shared)}
     return RunSet(kind="compare", members=tuple(members), facts=facts, command=command)
 
 
@@ -146,11 +146,20 @@ def with_splits(settings: Mapping[str, Any], planned: Plan) -> dict[str, Any]:
 
 def with_budget(settings: Mapping[str, Any], planned: Plan) -> dict[str, Any]:
     """The settings with a budget: their own, or what the recipe gives the first model."""
-    if any(leaf(settings, path) is not None for path in BUDGET):
+    if _has_budget(settings):
         return dict(settings)
     schedule = planned.config.schedule
     name = "steps" if schedule.steps is not None else "epochs"
     return overlaid(settings, nested(f"schedule.{name}", getattr(schedule, name)))
+
+
+def _has_budget(settings: Mapping[str, Any]) -> bool:
+    return any(leaf(settings, path) is not None for path in BUDGET)
+
+
+def facts_of_budget(settings: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """How long each run trains, and whether the settings left that to the recipe."""
+    return {"budget": tell_budget(shared), CHOSEN: not _has_budget(settings)}
 
 
 def tell_budget(settings: Mapping[str, Any]) -> str:

@@ -65,8 +65,11 @@ def curve_set(
         command: For the record: what was typed.
 
     Raises:
-        ValueError: A name is not known, the data cannot be read, or there are too few shares.
+        ValueError: A name is not known, the data cannot be read, there are too few shares, or the
+            settings have one.
     """
+    if leaf(settings, "data.limit") is not None:
+        raise ValueError("a curve varies data.limit itself: leave it out, and name --shares")
     own = leaf(settings, "model.name") or "auto"
     changes = compare.changes_of_all(models or [own])
     planned = plan(changes=overlaid(settings, next(iter(changes.values()))))
@@ -207,7 +210,7 @@ def result_of(title: str, runs: RunSet, curves: Sequence[Curve]) -> CurveResult:
     done = [run for curve in curves for _, row in curve.points for run in row.runs]
     return CurveResult(
         title=title,
-        data=str(runs.facts.get("data", "data")),
+        data=Path(str(runs.facts.get("data", "data"))).name,
         budget=str(runs.facts.get("budget", "")),
         models=tuple(
             CurveOfModel(

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smallvit.arguments import checked
-from smallvit.config_io import differences, from_plain, leaf, overlaid, to_plain
+from smallvit.config_io import differences, flattened, from_plain, leaf, overlaid, to_plain
 from smallvit.data import Dataset
 from smallvit.data.named import NAMED
+from smallvit.devices import THREADS, choose_device
 from smallvit.files import at_home, read_json, write_json
 from smallvit.recipes import plan
+from smallvit.runs.changes import BUDGET
 from smallvit.runs.folder import Run
 from smallvit.runs.places import INFO, locked, refuse_taken
 from smallvit.text import shown, some
@@ -34,6 +36,9 @@ logger = logging.getLogger(__name__)
 SET, FAILED, LOCK = "set.json", "failed.json", ".lock"
 FORMAT = 1
 """Of the sets that are written; newer ones are refused."""
+
+CHOSEN = "chosen"
+"""Among the facts: whether the recipe chose the budget, which it may do by what it measures."""
 
 _COMMITS = "commits"  # of each member, among the facts
 
@@ -107,7 +112,7 @@ class RunSet:
         The data of all members lies where the other set says.
 
         Raises:
-            ValueError: A member of both is not the same.
+            ValueError: A member of both is not the same, or a new one has not what all share.
         """
         if self.kind != wanted.kind:
             raise ValueError(
@@ -118,8 +123,11 @@ class RunSet:
             self = self.placed(wanted.members[0].changes.get("data", {}))
         known = {member.name: member for member in self.members}
         for member in wanted.members:
-            old = known.get(member.name, member)
-            if different := differences(old.changes, member.changes):
+            old, changes = known.get(member.name), to_plain(member.changes)
+            before = (old or next(iter(self.members), member)).changes
+            if old is None:
+                before, changes = _of_all(before), _of_all(changes)
+            if different := differences(flattened(before), flattened(changes)):
                 raise ValueError(
                     f"a set goes on with what it began with, and for {member.name} "
                     f"{'; '.join(different)}: give the options that it began with, or choose "
@@ -136,6 +144,22 @@ class RunSet:
             facts=overlaid(self.facts, wanted.facts),
             command=" && ".join(filter(None, commands)) or self.command,
         )
+
+    def in_budget_of(self, other: "RunSet") -> "RunSet":
+        """With another set's budget, where the recipe chose this one's by what it measured."""
+        if not self.facts.get(CHOSEN) or not other.members:
+            return self
+        names = [path.removeprefix("schedule.") for path in BUDGET]
+        given = other.members[0].changes.get("schedule", {})
+        budget = {name: given[name] for name in names if name in given}
+
+        def same(member: Member) -> Member:
+            old = member.changes["schedule"]
+            kept = {key: value for key, value in old.items() if key not in names}
+            return replace(member, changes={**member.changes, "schedule": {**kept, **budget}})
+
+        facts = {**self.facts, "budget": other.facts.get("budget")}
+        return replace(self, members=tuple(map(same, self.members)), facts=facts)
 
     def placed(self, data: Mapping[str, Any]) -> "RunSet":
         """With the data of all members where a partial config of `data` says."""
@@ -179,6 +203,14 @@ class Outcome:
         return "failed" if self.error else "waiting" if self.run is None else "unfinished"
 
 
+def _of_all(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What all members of a set share: without what a row or a seed sets."""
+    kept = {key: each for key, each in changes.items() if key not in ("seed", "model", "loss")}
+    data = kept.get("data", {})
+    drawn = ("limit", "limit_seed")
+    return {**kept, "data": {key: each for key, each in data.items() if key not in drawn}}
+
+
 def slug(name: str) -> str:
     """A name as part of a folder's: two that differ stay different for all names of models."""
     return re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "row"
@@ -192,21 +224,24 @@ def begin(folder: Path, wanted: RunSet | None) -> RunSet:
     wanted with other settings.
 
     Raises:
-        ValueError: The folder holds something else, another set, or another version's; or nothing
-            is wanted and there is no set.
+        ValueError: The folder holds something else, another set, or another version's, or another
+            process works on it; or nothing is wanted and there is no set.
     """
-    if (folder / SET).is_file():
-        found = read_set(folder)
-        if wanted is not None:
-            _refuse_nowhere(found, wanted)
-            found = _begun(folder, found, wanted).joined(wanted)
-    elif wanted is None:
-        raise ValueError(f"{folder} holds no set of runs to go on with: it has no {SET}")
-    else:
+    if not (folder / SET).is_file():
+        if wanted is None:
+            raise ValueError(f"{folder} holds no set of runs to go on with: it has no {SET}")
         refuse_taken(folder)
-        found = wanted
         folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / SET, to_plain(found))
+        write_json(folder / SET, to_plain(wanted))
+        return wanted
+    if wanted is None:
+        return read_set(folder)
+    with alone(folder):
+        found = read_set(folder)
+        _refuse_nowhere(found, wanted)
+        wanted = wanted.in_budget_of(found)
+        found = _begun(folder, found, wanted).joined(wanted)
+        write_json(folder / SET, to_plain(found))
     return found
 
 
@@ -219,13 +254,15 @@ def relocate(folder: Path, data: Mapping[str, Any]) -> None:
         data: Where the data lies: `source` and `root` of a config's `data`.
 
     Raises:
-        ValueError: There is no set, or nothing lies there.
+        ValueError: There is no set, nothing lies there, or another process works on the set.
     """
-    found = read_set(folder)
-    before = found.members[0].changes.get("data", {}) if found.members else {}
-    wanted = found.placed({**before, **data})
-    _refuse_nowhere(found, wanted)
-    write_json(folder / SET, to_plain(wanted))
+    read_set(folder)  # before a lock is written
+    with alone(folder):
+        found = read_set(folder)
+        before = found.members[0].changes.get("data", {}) if found.members else {}
+        wanted = found.placed({**before, **data})
+        _refuse_nowhere(found, wanted)
+        write_json(folder / SET, to_plain(wanted))
 
 
 def _refuse_nowhere(found: RunSet, wanted: RunSet) -> None:
@@ -330,21 +367,46 @@ def try_member(
     place: Path,
     command: str,
     *,
+    jobs: int = 1,
     read: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> str | None:
     """Trains one member; if it fails, the others are trained nevertheless. See `train_member`.
 
+    Args:
+        member: Which.
+        place: Its run folder.
+        command: For the record: what was typed for the set.
+        jobs: How many runs share the cores.
+        read: See `train_member`.
+        clock: Seconds; only their differences count.
+
     Returns:
         Why it failed; empty if it is finished, and None where a stop was requested.
     """
+    torch = sys.modules["torch"]
+    usual = torch.get_num_threads()
     try:
+        torch.set_num_threads(_threads(member, place, jobs, usual))
         return "" if train_member(member, place, command, read=read, clock=clock).finished else None
     except Exception as failure:
         logger.debug("%s failed", member.name, exc_info=True)
         return str(failure) or type(failure).__name__
     finally:
+        torch.set_num_threads(usual)
         _tidy()
+
+
+def _threads(member: Member, place: Path, jobs: int, usual: int) -> int:
+    """How many threads a run computes with: on a CPU its share, or as many as it had before."""
+    chosen = leaf(member.changes, "loop.device") or "auto"
+    on_cpu = chosen in ("auto", "cpu") and choose_device(chosen).type == "cpu"
+    if not on_cpu or THREADS & os.environ.keys():
+        return usual
+    before = None
+    if (place / INFO).is_file():
+        before = read_json(place / INFO).get("threads")
+    return min(before or max(usual // jobs, 1), usual)
 
 
 def train_member(
@@ -366,7 +428,8 @@ def train_member(
     """
     data = member.changes.get("data", {})
     if (place / INFO).is_file():
-        Run.open(place).moved(**{key: data[key] for key in ("source", "root") if key in data})
+        if "source" in data:
+            Run.open(place).moved(source=data["source"], root=data.get("root"))
         download = bool(data.get("download"))
         read()
         return resume(place, download=download, shown=False, clock=clock)
@@ -387,18 +450,19 @@ def train_member(
 
 
 def _refuse_others(place: Path, dataset: Dataset) -> None:
-    """Refuses data from another place than that of the other runs, if it is tested on others.
+    """Refuses data in which the test images are not those of the other runs.
 
     Raises:
         ValueError: A run of this set has other test images.
     """
     for info in sorted(place.parent.glob(f"*/{INFO}")):
-        about = read_json(info).get("data", {})
-        moved = about.get("source") != shown(dataset.source)
-        if moved and "tested" in about and about["tested"] != dataset.tested:
+        about: dict[str, Any] = {}
+        with contextlib.suppress(ValueError):  # it is damaged, which is said of that run
+            about = read_json(info).get("data", {})
+        if "tested" in about and about["tested"] != dataset.tested:
             raise ValueError(
-                f"{shown(dataset.source)} has other test images than {about.get('source')}, on "
-                f"which {info.parent.name} was trained: choose another --out"
+                f"{shown(dataset.source)} has other test images than {info.parent.name} was "
+                "tested on: choose another --out"
             )
 
 

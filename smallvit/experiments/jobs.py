@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from logging.handlers import QueueHandler
@@ -21,18 +21,18 @@ from typing import Any
 
 from smallvit.arguments import Positive, checked
 from smallvit.config_io import leaf
-from smallvit.devices import THREADS, choose_device
 from smallvit.experiments.engine import (
     Member,
     Outcome,
     alone,
     note_commit,
     note_end,
-    read_outcome,
     read_set,
     try_member,
     unfinished,
 )
+from smallvit.recipes import RECIPES
+from smallvit.runs.changes import BUDGET
 from smallvit.training.pace import Stop, stopping
 
 _SECONDS = 0.5  # between two looks at whether a stop was requested
@@ -58,13 +58,22 @@ def check_jobs(jobs: int, members: Iterable[Member]) -> None:
     """Refuses to train beside each other what has to have the machine to itself.
 
     Raises:
-        ValueError: The runs are given minutes.
+        ValueError: The runs are given minutes, or a recipe gives them what it measures.
     """
-    if jobs > 1 and any(leaf(each.changes, "schedule.minutes") is not None for each in members):
+    if jobs > 1 and any(_is_timed(each.changes) for each in members):
         raise ValueError(
-            f"--jobs {jobs} does not go with minutes, which are comparable only where each run has "
-            "the machine to itself: give --epochs, or leave --jobs out"
+            f"--jobs {jobs} does not go with minutes, or with a recipe that measures how many "
+            "epochs fit into them: they are comparable only where each run has the machine to "
+            "itself; give --epochs, or leave --jobs out"
         )
+
+
+def _is_timed(changes: Mapping[str, Any]) -> bool:
+    """Whether the time decides how long a run trains: that it is given, or the recipe's."""
+    if any(leaf(changes, path) is not None for path in BUDGET):
+        return leaf(changes, "schedule.minutes") is not None
+    recipe = RECIPES.get(leaf(changes, "recipe") or "auto")
+    return recipe is not None and recipe.timed
 
 
 @checked
@@ -248,14 +257,13 @@ def _work(calls: "Connection[Any, Any]", folder: Path, jobs: int, level: int) ->
     logging.getLogger().addHandler(_Telling(tell))
     logging.getLogger("smallvit").setLevel(level)
     try:
-        import torch
-
-        usual, command = torch.get_num_threads(), read_set(folder).command
+        command = read_set(folder).command
         while True:
             member = calls.recv()
-            torch.set_num_threads(_threads(folder, member, jobs, usual))
             place = folder / member.folder
-            error = try_member(member, place, command, read=lambda: tell(Message(read=True)))
+            error = try_member(
+                member, place, command, jobs=jobs, read=lambda: tell(Message(read=True))
+            )
             if error is None:
                 break
             tell(Message(error=error))
@@ -263,17 +271,6 @@ def _work(calls: "Connection[Any, Any]", folder: Path, jobs: int, level: int) ->
         pass
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice
     sys.exit(_STOPPED)
-
-
-def _threads(folder: Path, member: Member, jobs: int, usual: int) -> int:
-    """How many threads a run computes with: on a CPU its share, or as many as it had before."""
-    chosen = leaf(member.changes, "loop.device") or "auto"
-    on_cpu = chosen in ("auto", "cpu") and choose_device(chosen).type == "cpu"
-    if not on_cpu or THREADS & os.environ.keys():
-        return usual
-    run = read_outcome(folder, member).run
-    before = run.info.get("threads") if run is not None else None
-    return min(before or max(usual // jobs, 1), usual)
 
 
 def _end_with_parent() -> None:

@@ -206,7 +206,7 @@ class CurveResult:
 
     Attributes:
         title: What it is.
-        data: What was trained on.
+        data: What was trained on, by its name.
         budget: How long each run trained.
         models: Those that were trained.
         command: What was typed.
@@ -247,7 +247,7 @@ def write_curve(path: Path, result: CurveResult) -> None:
     """
     if path.is_file():
         old = read_curve(path)
-        if old.data != result.data:
+        if Path(old.data).name != Path(result.data).name:  # older files have a path
             raise ValueError(f"{path} has curves of {old.data}, not of {result.data}: move it away")
         result = replace(result, notes=old.notes)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -86,9 +86,16 @@ def test_without_ray(source, tmp_path, monkeypatch):
     line = f"compare {source} --models vit_lite_2_p4 --seeds 1 --out {tmp_path}/set"
     done = smallvit(line, "--on", "ray", *TINY_WORDS)
     assert "--on ray needs ray: pip install" in str(done.exception)
+
+
+def test_what_is_refused(source, tmp_path):
+    line = f"compare {source} --models vit_lite_2_p4 --seeds 1 --out {tmp_path}/set"
     done = smallvit(line, "--cores", "2", *TINY_WORDS)
     assert done.exit_code == 2
     assert "--cores is for --on ray" in done.output
+    done = smallvit(line, "--on", "slurm", *TINY_WORDS)
+    assert "expected ray, or ray://HOST:PORT" in str(done.exception)
+    assert not (tmp_path / "set").exists()
 
 
 @pytest.fixture(scope="module")

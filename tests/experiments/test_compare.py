@@ -351,6 +351,8 @@ def test_an_ablation_leaves_out_what_a_model_cannot_have(settings):
         "SPT, LSA and DRLoc",
     )
     assert impossible["SPT, all directions"].startswith("directions vary our own models")
+    with pytest.raises(ValueError, match="does not divide"):
+        ablate_set({**small, "model": {"name": "swin_t"}})
     with pytest.raises(ValueError, match="is a CNN"):
         ablate_set({**small, "model": {"name": "resnet18"}})
     with pytest.raises(ValueError, match="--pretrained"):

@@ -102,6 +102,9 @@ def test_where_it_cannot_be_told(run, tmp_path):
     assert "cannot tell whether more images would help" in conclude(tmp_path / "flat").lead[0]
     curve_of(tmp_path / "short", run, {0.5: 0.3, 1.0: 0.2})
     assert "cannot tell what more images would bring" in conclude(tmp_path / "short").lead[0]
+    curve_of(tmp_path / "some", run, {0.25: 0.4, 0.5: 0.3, 1.0: 0.2}, seeds=2)
+    (tmp_path / "some/some-with-25-seed-0/run.json").unlink()
+    assert "what seeds change" not in conclude(tmp_path / "some").lead[0]
     curve_of(tmp_path / "once", run, {0.25: 0.4, 0.5: 0.3, 1.0: 0.2}, seeds=1)
     assert "leaves out what seeds change" in conclude(tmp_path / "once").lead[0]
 
@@ -114,6 +117,8 @@ def test_shares(settings):
         curve_set(settings(), shares=[0.5, 1.0])
     with pytest.raises(ValueError, match="up to 1"):
         curve_set(settings(), shares=[0.5, 1.0, 2.0])
+    with pytest.raises(ValueError, match="name --shares"):
+        curve_set(settings("data.limit=0.5"), shares=[0.25, 0.5, 1.0])
 
 
 def test_the_command(source, run, tmp_path):
@@ -128,7 +133,7 @@ def test_the_command(source, run, tmp_path):
     assert done.exit_code == 0, done.output
     result = read_curve(kept)
     assert [each.model for each in result.models] == names
-    assert (result.title, result.data, result.budget) == ("noise", str(source), "4 steps")
+    assert (result.title, result.data, result.budget) == ("noise", source.name, "4 steps")
     assert [point.images for point in result.models[0].points] == [18, 48, 96]
     answers = [each.answer for each in result.models]
     assert all(a.startswith(f"{n}: with twice") for n, a in zip(names, answers, strict=True))
@@ -146,10 +151,10 @@ def test_the_command(source, run, tmp_path):
     assert len(list(figure.iter(f"{space}polyline"))) == 6  # each once more in the legend
     # Notes are written by hand, and stay.
     write_curve(kept, replace(result, notes=()))
-    noted = replace(result, notes=("On a CPU.",))
+    noted = replace(result, data=str(source), notes=("On a CPU.",))  # as older files say it
     kept.write_text(json.dumps(to_plain(noted)))
     write_curve(kept, result)
-    assert read_curve(kept) == noted
+    assert read_curve(kept) == replace(result, notes=noted.notes)
     with pytest.raises(ValueError, match="has curves of"):
         write_curve(kept, replace(result, data="other"))
     assert "vit_lite_2_p4: with twice the images" in " ".join(done.output.split())

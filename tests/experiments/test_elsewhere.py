@@ -132,6 +132,38 @@ def test_other_images_do_not_join(source, tmp_path):
     assert begun(source, seeds=2)[1].state == "finished"
 
 
+def test_images_that_were_changed_in_place_do_not_join(source, tmp_path):
+    data, folder = tmp_path / "data.npz", tmp_path / "set"
+    settings = changes_of([f"data.source={data}", *TINY])
+    for number, seed in enumerate((0, 1), 1):
+        arrays(data, train=96, val=24, test=60, seed=seed)
+        begin(folder, reproduce_set(ROW, settings, seeds=number))
+        assert conduct(folder)
+    first, second = read_outcomes(folder)
+    assert (first.state, second.state) == ("finished", "failed")
+    assert "has other test images than" in second.error
+    (first.run.folder / "run.json").write_text("{")  # it is damaged, and keeps no other one back
+    assert conduct(folder)
+    assert [each.state for each in read_outcomes(folder)] == ["failed", "finished"]
+
+
+def test_a_command_for_another_set_moves_no_data(source, tmp_path):
+    begin(tmp_path / "set", reproduce_set(ROW, changes_of([f"data.source={source}", *TINY])))
+    other = arrays(tmp_path / "other.npz")
+    before = read_set(tmp_path / "set")
+    for line in (f"compare {other}", f"reproduce --data {other} --on ray --jobs 2"):
+        assert smallvit(f"{line} --out {tmp_path}/set").exit_code == 2
+    assert read_set(tmp_path / "set") == before
+
+
+def test_results_that_cannot_be_kept_stop_no_run(source, tmp_path):
+    (tmp_path / "file").touch()
+    line = f"reproduce {ROW} --data {source} --seeds 2 --out {tmp_path}/set"
+    done = smallvit(f"{line} --results {tmp_path}/file/results", *TINY_WORDS)
+    assert isinstance(done.exception, OSError)
+    assert [each.state for each in read_outcomes(tmp_path / "set")] == ["finished"] * 2
+
+
 def test_a_run_that_began_refuses_other_images(source, tmp_path, monkeypatch):
     settings = changes_of([f"data.source={source}", *TINY])
     begin(tmp_path / "set", reproduce_set(ROW, settings))
@@ -145,6 +177,19 @@ def test_a_run_that_began_refuses_other_images(source, tmp_path, monkeypatch):
     relocate(tmp_path / "set", {"source": str(source)})
     assert conduct(tmp_path / "set")
     assert read_outcomes(tmp_path / "set")[0].state == "finished"
+
+
+def test_a_root_that_is_no_longer_given_is_forgotten(source, tmp_path, monkeypatch):
+    settings = changes_of([f"data.source={source}", *TINY])
+    there = {**settings, "data": {**settings["data"], "root": "datasets/there"}}
+    begin(tmp_path / "set", reproduce_set(ROW, there))
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        assert not conduct(tmp_path / "set")
+    begin(tmp_path / "set", reproduce_set(ROW, settings))
+    assert conduct(tmp_path / "set")
+    (outcome,) = read_outcomes(tmp_path / "set")
+    assert (outcome.state, outcome.run.config.data.root) == ("finished", None)
 
 
 def test_nowhere_is_refused_before_anything_is_written(source, tmp_path):

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from smallvit.experiments import begin, compare_set, conclude, conduct, read_outcomes
-from smallvit.experiments.engine import Member, RunSet, alone, read_set, slug
+from smallvit.experiments import (
+    ablate_set,
+    begin,
+    compare_set,
+    conclude,
+    conduct,
+    read_outcomes,
+)
+from smallvit.experiments.engine import Member, RunSet, alone, read_set, relocate, slug
 from smallvit.runs import Run
 from smallvit.training.step import Stepper
 from tests.experiments.conftest import TINY_WORDS
@@ -128,6 +135,13 @@ def test_a_set_goes_on_with_more_seeds_but_not_with_other_settings(settings, tmp
     assert read_set(folder) == begin(folder, None) == more
     with pytest.raises(ValueError, match=r"optim\.lr was 0\.002 and is 0\.1"):
         begin(folder, made(settings, "optim.lr=0.1"))
+    with pytest.raises(
+        ValueError, match=r"for swin_tiny_p4, seed 0 schedule\.steps was 4 and is 8"
+    ):
+        begin(folder, made(settings, "schedule.steps=8", models="swin_tiny_p4"))
+    with pytest.raises(ValueError, match=r"data\.seed was None and is 5"):
+        begin(folder, made(settings, "seed=5", "data.seed=5"))
+    assert read_set(folder) == more
     with pytest.raises(ValueError, match="a set for `smallvit compare`"):
         begin(folder, RunSet(kind="curve", members=()))
     (tmp_path / "taken").mkdir()
@@ -142,14 +156,48 @@ def test_a_set_goes_on_with_more_seeds_but_not_with_other_settings(settings, tmp
         read_set(folder)
 
 
+def test_the_budget_that_a_recipe_chose_is_kept(source, tmp_path):
+    """It may be another one every time: the recipe measures how fast the machine is."""
+    open_budget = {"data": {"source": str(source)}, "loop": {"device": "cpu"}}
+    first = {**open_budget, "schedule": {"epochs": 3.0, "warmup": 0.2}}
+    for number, more in enumerate((compare_set, ablate_set)):
+        named = [["cct_2_3x1", "vit_lite_2_p4"]] if more is compare_set else []
+        own = {} if named else {"model": {"name": "vit_lite_2_p4"}}
+
+        def made_with(settings, seeds, more=more, named=named, own=own):
+            found = more({**settings, **own}, *named, seeds=seeds)
+            return found if isinstance(found, RunSet) else found[0]
+
+        folder = tmp_path / str(number)
+        begin(folder, made_with(first, 1))
+        later = {**open_budget, "schedule": {"warmup": 0.2}}
+        runs = begin(folder, made_with(later, 2))
+        assert {member.changes["schedule"]["epochs"] for member in runs.members} == {3.0}
+        assert runs.facts["budget"] == "3 epochs"
+        assert {member.seed for member in runs.members} == {0, 1}
+
+
+def test_a_script_that_is_run_again_goes_on(settings, tmp_path):
+    sized = settings()
+    sized["data"]["image_size"] = (16, 16)  # which a file keeps as a list
+    first = begin(tmp_path / "set", compare_set(sized, ["vit_lite_2_p4"], seeds=1))
+    again = begin(tmp_path / "set", compare_set(sized, ["vit_lite_2_p4"], seeds=1))
+    assert again.rows == first.rows
+
+
 def test_one_process_at_a_time(settings, tmp_path):
     folder = tmp_path / "set"
-    begin(folder, made(settings))
+    begun = begin(folder, made(settings))
     seen = []
 
     def second(member):
         with pytest.raises(ValueError, match="another process"):
             conduct(folder)
+        with pytest.raises(ValueError, match="another process"):
+            begin(folder, made(settings, seeds=2))
+        with pytest.raises(ValueError, match="another process"):
+            relocate(folder, {"source": str(tmp_path)})
+        assert read_set(folder).members == begun.members
         seen.append(member)
 
     assert conduct(folder, started=second)

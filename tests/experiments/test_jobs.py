@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from smallvit.config_io import nested, overlaid
 from smallvit.experiments import begin, compare_set, conduct, read_outcomes
@@ -145,6 +146,29 @@ def test_what_was_stopped_goes_on_with_as_many_threads(lasting, tmp_path, monkey
     assert_same_run(run, whole / member.folder)
 
 
+def test_what_was_stopped_goes_on_alone_with_as_many_threads(lasting, tmp_path, monkeypatch):
+    runs, whole = lasting
+    folder, member = tmp_path / "set", runs.members[0]
+    begin(folder, runs)
+
+    def stop():
+        until(lambda: saved(folder, member))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with meanwhile(stop):
+        assert not conduct_jobs(folder, 1)
+    leave_threads_open(monkeypatch)
+    torch.set_num_threads(2)
+    try:
+        assert conduct(folder)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    first, second = (Run.open(folder / each.folder).info["threads"] for each in runs.members)
+    assert (first, second) == (1, 2)
+    assert_same_run(folder / member.folder, whole / member.folder)
+
+
 def test_no_worker_outlives_a_killed_command(source, tmp_path):
     folder = tmp_path / "set"
     line = ["compare", source, "--models", "vit_lite_2_p4", "--seeds", "2", "--out", folder]
@@ -183,7 +207,7 @@ def test_the_command_stops_as_for_one_run(source, tmp_path, number):
     os.killpg(running.pid, number)  # to the workers too, as a terminal and `timeout` send it
     _, said = running.communicate()
     assert running.returncode == 130
-    assert f"stopped; go on with: smallvit compare --out {folder}" in said
+    assert f"stopped; go on with: smallvit compare --out {folder} --jobs 2" in said
     for seed in range(2):
         assert f"vit_lite_2_p4, seed {seed}: stopped after" in said
     assert "Traceback" not in said
@@ -207,6 +231,8 @@ def test_what_is_refused(source, settings, tmp_path):
     assert (done.exit_code, "--jobs" in done.output) == (2, True)
     done = smallvit(line, "--minutes", "1", "--jobs", "2")
     assert "--jobs 2 does not go with minutes" in str(done.exception)
+    line = f"curve {source} --shares 0.5,0.7,1 --seeds 1 --out {tmp_path}/set"
+    assert "a recipe that measures" in str(smallvit(line, "--jobs", "2").exception)
     assert not (tmp_path / "set").exists()
     runs = compare_set(settings(), ["vit_lite_2_p4"], seeds=1)
     timed = [
