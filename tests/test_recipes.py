@@ -385,14 +385,20 @@ def test_time_that_cannot_suffice_is_refused_before_any_work(photos):
         smallvit.plan(str(photos), minutes=1, device="cpu", speed=20.0)
 
 
-def test_images_that_take_all_the_time_to_decode_are_refused_before_any_work(photos):
+@pytest.mark.parametrize("recipe", ["auto", "spt-lsa"])
+@pytest.mark.parametrize("folds", [0, 5])
+def test_images_that_take_all_the_time_to_decode_are_refused_before_any_work(photos, recipe, folds):
     """On a clock of which every reading takes half a minute, and so does a trial of decoding."""
     ticks = iter(range(10**6))
-    slow = partial(plan, str(photos), device="cpu", clock=lambda: 30.0 * next(ticks))
+    slow = partial(
+        plan, str(photos), recipe=recipe, device="cpu", changes={"data": {"folds": folds}},
+        clock=lambda: 30.0 * next(ticks),
+    )  # fmt: skip
+    often = "once for each of 6 trainings" if folds else "once"
     with pytest.raises(
-        ValueError, match=r"about [0-9.]+ minutes to read and decode, once.*smaller"
+        ValueError, match=rf"about [0-9.]+ minutes to read and decode, {often}[;,].*smaller"
     ):
-        slow(minutes=1)
+        slow(minutes=6 if folds else 1)
     assert "as many steps as fit" in slow(minutes=60).reasons["schedule.minutes"]
 
 

@@ -1,6 +1,7 @@
 """`plan`: from data and requested values to a complete config."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -164,13 +165,13 @@ def _choose(
         return choice.overruled(requested)
 
     choice = chosen(facts)
-    if facts.speed is not None:  # what is in the cache at the size that is chosen is there at once
+    if facts.speed is not None or facts.minutes is not None:
+        # What is in the cache at the size that is chosen is there at once.
         chosen_size = choice.config.data.image_size
         sized = dataset if chosen_size is None else dataset.sized(chosen_size)
         decoding = sized.decoding(clock)
-        # All trainings of a cross-validation share what comes before the first of them.
-        preparing = (clock() - started + decoding) / choice.config.data.trainings
-        facts = replace(facts, preparing=preparing)
+        # The first training of a cross-validation has it all in its share of the time.
+        facts = replace(facts, preparing=clock() - started + decoding)
         choice = chosen(facts)
     config, reasons = choice.config, dict(choice.reasons)
     if config.schedule.minutes is not None and config.schedule.steps is None:
@@ -232,7 +233,7 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     Raises:
         ValueError: Nothing does.
     """
-    config = choice.config
+    config, trainings = choice.config, choice.config.data.trainings
     minutes, size = config.schedule.minutes or 0.0, config.data.image_size
     sentence = f"as many steps as fit into {counted(minutes, 'minute')}"
     if folds := config.data.folds:
@@ -240,23 +241,34 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     side = max(size) if isinstance(size, tuple) else size
     price = cost(config.model.name, side) if facts.speed and side else 0.0
     price = price and price + facts.beside
-    if not facts.speed or not price:
-        return sentence
-    rate = rate_of(facts.speed, price, side or 0, config.loop.batch_size, facts.device)
+    rate, least = 0.0, _START
     tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
-    least = (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate + _START
-    whole = least + facts.preparing
-    if whole > 60 * (facts.minutes or minutes):
-        before, advice = "", "choose fewer pixels with --image-size"
-        if facts.preparing > least:
-            taken = facts.preparing * config.data.trainings / 60
-            before = f"the images take about {taken:.1f} minutes to read and decode, once, and "
-            advice = "save the images smaller"
+    if facts.speed and price:
+        rate = rate_of(facts.speed, price, side or 0, config.loop.batch_size, facts.device)
+        least += (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate
+    if least + facts.preparing > 60 * (facts.minutes or minutes):
+        why, advice = [], "choose fewer pixels with --image-size"
+        if facts.preparing > least or not rate:
+            often = f"once for each of {trainings} trainings" if trainings > 1 else "once"
+            taken = _in_words(facts.preparing * trainings)
+            why, advice = (
+                [f"the images take {taken} to read and decode, {often}"],
+                "save them smaller",
+            )
+        if rate:
+            taken = _in_words((least if why else least + facts.preparing) * trainings)
+            why.append(
+                f"{config.model.name} trains on about {rate:.2g} images per second, so {_LEAST} "
+                f"steps and a test of {tested:,} images take {taken}"
+            )
         raise ValueError(
             f"{counted(minutes, 'minute')} {'is' if minutes == 1 else 'are'} not enough here: "
-            f"{before}{config.model.name} trains on about "
-            f"{rate:.2g} images per second, so {_LEAST} steps and a test of {tested:,} images take "
-            f"about {(whole if not before else least) * config.data.trainings / 60:.1f} minutes; "
-            f"allow more time, or {advice}"
+            f"{', and '.join(why)}; allow more time, or {advice}"
         )
-    return f"{sentence}; about {rate:,.0f} images per second are expected"
+    return f"{sentence}; about {rate:,.0f} images per second are expected" if rate else sentence
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 100:
+        return f"about {counted(math.ceil(seconds), 'second')}"
+    return f"about {seconds / 60:.1f} minutes"
