@@ -18,7 +18,7 @@ from smallvit.pages import html_table
 from smallvit.recipes.facts import Choice, Facts
 from smallvit.recipes.recipes import ADDITIONS, RECIPES
 from smallvit.recipes.speed import INFERENCE, cost, measure_speed, rate_of
-from smallvit.runs.changes import layered
+from smallvit.runs.changes import BUDGET, layered
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import Run
@@ -197,14 +197,15 @@ def _facts(
     speed: float | None,
 ) -> Facts:
     """The facts for a recipe; one that plans with time gets the device's speed."""
+    config = RunConfig().changed(requested)
     device = choose_device(leaf(requested, "loop.device") or "auto").type
-    epochs, minutes = (leaf(requested, f"schedule.{name}") for name in ("epochs", "minutes"))
-    images = len(dataset.split("train"))
-    if steps := leaf(requested, "schedule.steps"):
-        epochs, minutes = steps * (leaf(requested, "loop.batch_size") or 64) / max(images, 1), None
+    batch, trainings = leaf(requested, "loop.batch_size"), config.data.trainings
+    epochs, steps, minutes = (leaf(requested, path) for path in BUDGET)
+    if steps is not None:
+        epochs = minutes = None
     if minutes is not None:  # the time is that of all trainings
-        epochs, minutes = None, minutes / RunConfig().changed(requested).data.trainings
-    if timed and speed is None and epochs is None:
+        epochs, minutes = None, minutes / trainings
+    if timed and speed is None and epochs is None and steps is None:
         speed = measure_speed(device)
     pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
     start = learned_without_labels(pretrained) if pretrained else None
@@ -220,8 +221,11 @@ def _facts(
         model=model or start,
         unlabelled_start=start is not None,
         inputs=inputs_of(pretrained, model) if pretrained else None,
+        batch=None if batch is None else config.loop.batch_size,
         epochs=epochs,
+        steps=steps,
         minutes=minutes,
+        trainings=trainings,
         speed=speed if timed else None,
         beside=beside,
     )
