@@ -118,9 +118,10 @@ def check(name: str, value: Any, hint: Any) -> None:
         origin, inner = get_origin(part), get_args(part)
         if origin is os.PathLike and isinstance(value, str) and (not value or "\0" in value):
             raise ValueError(f"{name}{verb} {value!r}: expected is the name of a file or folder")
-        if origin in _LISTS and _is_list(value):
-            for item in value:
-                check(f"{name} holds", item, inner[0])
+        if origin in (*_LISTS, tuple) and _is_list(value):
+            each = inner if origin is tuple and ... not in inner else inner[:1] * len(value)
+            for item, kind in zip(value, each, strict=False):
+                check(f"{name.removesuffix(' holds')} holds", item, kind)
         if origin is Annotated and _is_number(value):
             allowed: Between = inner[1]
             if not allowed.least <= value <= allowed.most or value == allowed.left_out:

@@ -247,6 +247,28 @@ def test_auto_forgets_equally_often_in_runs_of_any_length(device, epochs):
     assert forgotten == pytest.approx(16, rel=0.05) or (forgotten < 16 and optim.muon_decay == 1)
 
 
+@pytest.mark.parametrize("batch", [None, 16, 32.0, 500])
+@pytest.mark.parametrize("budget", [{"steps": 4_000}, {"epochs": 400.0}])
+def test_auto_counts_on_the_steps_and_batches_that_are_requested(photos, budget, batch):
+    """Steps were counted as if a batch had 64 images, epochs as if it had the recipe's."""
+    changes = {"schedule": budget, "loop": {"batch_size": batch} if batch else {}}
+    planned = plan(str(photos), device="cpu", changes=changes)
+    images, seen_in = len(planned.dataset.split("train")), planned.config.loop.batch_size
+    steps = budget.get("steps") or 400 * images / min(seen_in, images)
+    optim = planned.config.optim
+    assert optim.muon_decay == pytest.approx(min(1, 16 / (optim.muon_lr * steps)), rel=0.05)
+    passes = steps * min(seen_in, images) / images
+    assert f"about {passes:.0f} times" in planned.reasons["augment"]
+
+
+def test_a_plan_says_how_long_all_trainings_of_a_cross_validation_take(photos):
+    folds = plan(str(photos), device="cpu", changes={"data": {"folds": 5}}, speed=SPEED / 30)
+    once = plan(str(photos), device="cpu", changes={"data": {"val": 0}}, speed=SPEED / 30)
+    six, one = (re.search(r"about (\d+) minutes", each.reasons[EPOCHS]) for each in (folds, once))
+    assert "in each of 6 trainings: about" in folds.reasons[EPOCHS]
+    assert int(six[1]) >= 5 * int(one[1])
+
+
 def test_auto_compiles_less_where_a_gpu_has_little_time():
     gpu = {"device": "cuda", "speed": RECORDED["cuda"], "epochs": None}
     assert chosen("auto", minutes=5, **gpu).loop.regional
@@ -385,14 +407,20 @@ def test_time_that_cannot_suffice_is_refused_before_any_work(photos):
         smallvit.plan(str(photos), minutes=1, device="cpu", speed=20.0)
 
 
-def test_images_that_take_all_the_time_to_decode_are_refused_before_any_work(photos):
+@pytest.mark.parametrize("recipe", ["auto", "spt-lsa"])
+@pytest.mark.parametrize("folds", [0, 5])
+def test_images_that_take_all_the_time_to_decode_are_refused_before_any_work(photos, recipe, folds):
     """On a clock of which every reading takes half a minute, and so does a trial of decoding."""
     ticks = iter(range(10**6))
-    slow = partial(plan, str(photos), device="cpu", clock=lambda: 30.0 * next(ticks))
+    slow = partial(
+        plan, str(photos), recipe=recipe, device="cpu", changes={"data": {"folds": folds}},
+        clock=lambda: 30.0 * next(ticks),
+    )  # fmt: skip
+    often = "once for each of 6 trainings" if folds else "once"
     with pytest.raises(
-        ValueError, match=r"about [0-9.]+ minutes to read and decode, once.*smaller"
+        ValueError, match=rf"about [0-9.]+ minutes to read and decode, {often}[;,].*smaller"
     ):
-        slow(minutes=1)
+        slow(minutes=6 if folds else 1)
     assert "as many steps as fit" in slow(minutes=60).reasons["schedule.minutes"]
 
 

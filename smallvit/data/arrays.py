@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 
 from smallvit.data.samples import Source
 from smallvit.data.sources import SPLITS, by_split, split_names
-from smallvit.text import shown, some
+from smallvit.text import counted, shown, some
 
 _NAMES = ("images", "labels", "split", "classes", "class_names")
 _PIECE = 2**24  # bytes that are read at a time
@@ -40,8 +40,13 @@ def read_arrays(path: Path) -> Source:
             f"the files of {shown(path)} have different classes: save the same list in all of them"
         )
     classes = orders[0] if orders else None
-    pooled = np.concatenate([part["labels"] for part in parts.values()])
-    labels, numbered = _labels(pooled, classes, path)
+    labelled = [_labels(part["labels"], classes, path) for part in parts.values()]
+    labels = [label for part, _ in labelled for label in part]
+    if "" in labels:
+        raise ValueError(
+            f"{counted(labels.count(''), 'image')} of {shown(path)} has an empty label: fill it "
+            "in, or leave the image out"
+        )
     splits = [
         split or cell
         for split, part in parts.items()
@@ -59,7 +64,7 @@ def read_arrays(path: Path) -> Source:
         labels=labels,
         splits=splits,
         classes=classes,
-        named=classes is not None or not numbered,
+        named=classes is not None or not all(numbered for _, numbered in labelled),
     )
 
 

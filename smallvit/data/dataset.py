@@ -348,8 +348,8 @@ class Dataset:
         if failed:
             raise ValueError(
                 f"{counted(len(failed), 'image')} of the {split} split cannot be read: "
-                f"{some(failed)}. Replace or remove them, or leave them out with "
-                "`--allow unreadable` (Dataset.readable())"
+                f"{some(failed)}. Replace or remove them; `smallvit train --allow unreadable` and "
+                "Dataset.readable() leave them out"
             )
 
     def _fitted(self, samples: Samples, index: int) -> np.ndarray | str:

@@ -96,9 +96,9 @@ def read_tiny_imagenet(root: Path) -> Source:
 def _split_folders(root: Path, folders: list[Path]) -> dict[str, Path]:
     """train, val and test, if that is what the folders are; a class may be called "train" too."""
     named = [folder for folder in folders if split_name(folder.name)]
-    if not any(_listed(folder)[0] for folder in named):
-        return {}
     rest = [folder for folder in folders if folder not in named]
+    if rest and not any(_listed(folder)[0] for folder in named):
+        return {}
     others = [folder for folder in rest if any(_Tree(root).images(folder))]
     if others:
         raise ValueError(

@@ -179,7 +179,7 @@ def glance(data: bytes) -> Glance:
         elif image.format in ("JPEG", "MPO"):
             channels, animated = 1 if image.mode in _GREY else 3, False
             width, height = image.size
-            if image.getexif().get(_ORIENTATION, 1) >= 5:
+            if image.getexif().get(_ORIENTATION) in (5, 6, 7, 8):
                 width, height = height, width
             image.draft("L", (4 * THUMB, 4 * THUMB))
             ImageOps.exif_transpose(image, in_place=True)
@@ -260,6 +260,8 @@ def _plain(image: PilImage) -> PilImage:
         return Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
     if mode in ("I", "F"):
         raise UnreadableError("it has 32-bit values without a fixed range: save 8 or 16 bits")
+    if mode == "La":
+        image = image.convert("LA")  # nothing else can be made of it
     if image.has_transparency_data:
         canvas = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(canvas, image.convert("RGBA"))

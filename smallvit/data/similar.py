@@ -3,6 +3,8 @@
 Everything works on the small grey thumbnails of a survey.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from jaxtyping import Bool, Float32, Int64, UInt8, UInt64
 
@@ -15,6 +17,8 @@ _FLAT = 2.0
 _VOTERS = 1000
 _NEIGHBOURS = 5
 _PAIRS = 2**15  # that are compared at a time
+_BLOCK = 2**17  # pairs whose hashes are
+_MANY = 100_000  # pairs, after which only those count that connect what was not connected
 
 
 def perceptual_hash(thumbs: UInt8[np.ndarray, "N T T"]) -> UInt64[np.ndarray, " N"]:
@@ -34,7 +38,8 @@ def near_duplicates(
 
     Their hashes differ in at most `BITS` bits and their thumbnails correlate. How much depends on
     the dataset: where all images look alike, as digits do, duplicates must be far closer than
-    neighbours usually are.
+    neighbours usually are. Where there are very many, as from a camera that stands still, only
+    those count in the end that connect images which others do not.
 
     Args:
         thumbs: Of all images.
@@ -52,12 +57,19 @@ def near_duplicates(
         chosen = np.isin(varied, among)
         varied, vectors = varied[chosen], vectors[chosen]
     codes = perceptual_hash(thumbs[varied])
-    parts = [np.empty((0, 2), np.int64)]
+    parts, found, joined = [np.empty((0, 2), np.int64)], 0, 0
+    groups = np.arange(len(codes))  # of images that are connected, once there are many
     # Hashes that differ in 7 bits share at least one of their 8 bytes.
     for byte, column in enumerate(codes.view(np.uint8).reshape(len(codes), 8).T):
         order = np.argsort(column, kind="stable")
         buckets = np.split(order, np.flatnonzero(np.diff(column[order])) + 1)
-        parts += [_alike(codes, vectors, limit, byte, each) for each in buckets if len(each) > 1]
+        for bucket in buckets:
+            for part in _alike(codes, vectors, limit, byte, bucket, groups):
+                parts.append(part)
+                found += len(part)
+                if found > _MANY:
+                    _join(groups, np.concatenate(parts[joined:]))
+                    joined = len(parts)
     pairs = np.concatenate(parts)
     ordered: np.ndarray = varied[pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]]
     return ordered
@@ -120,16 +132,20 @@ def _alike(
     limit: float,
     byte: int,
     members: Int64[np.ndarray, " n"],
-) -> Int64[np.ndarray, "m 2"]:
+    groups: Int64[np.ndarray, " N"],
+) -> Iterator[Int64[np.ndarray, "m 2"]]:
     """The pairs among images that share a byte of their hash, each in the first that it shares.
 
-    The smaller index is first.
+    The smaller index is first. Pairs within a group are left out.
     """
-    pairs = []
-    for start in range(0, len(members), 256):
-        rows, columns = members[start : start + 256], members[start:]
+    size = min(256, max(1, _BLOCK // len(members)))
+    for start in range(0, len(members), size):
+        rows, columns = members[start : start + size], members[start:]
+        if (groups[columns] == groups[rows[0]]).all():
+            return
         apart = codes[rows, None] ^ codes[None, columns]
-        i, j = np.nonzero(np.bitwise_count(apart) <= BITS)
+        new = groups[rows, None] != groups[None, columns]
+        i, j = np.nonzero(new & (np.bitwise_count(apart) <= BITS))
         i, j = i[i < j], j[i < j]
         shared = apart[i, j][:, None].view(np.uint8) == 0
         first = shared.argmax(axis=1) == byte
@@ -139,8 +155,15 @@ def _alike(
             part = slice(at, at + _PAIRS)
             likeness = np.einsum("nd,nd->n", vectors[one[part]], vectors[other[part]])
             same[part] = likeness >= limit
-        pairs.append(np.stack([one[same], other[same]], axis=1))
-    return np.concatenate(pairs)
+        yield np.stack([one[same], other[same]], axis=1)
+
+
+def _join(groups: Int64[np.ndarray, " N"], pairs: Int64[np.ndarray, "m 2"]) -> None:
+    """Gives all images that pairs connect one number."""
+    while len(ends := groups[pairs][np.ptp(groups[pairs], axis=1) > 0]):
+        names = np.arange(len(groups))
+        np.minimum.at(names, ends.max(axis=1), ends.min(axis=1))
+        groups[:] = names[groups]
 
 
 def _mistaken(

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 DIGEST = 16
 _TOGETHER = 2**23  # pixels that are surveyed at a time
-_VERSION = 1
+_VERSION = 2
 _DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error),
     *(RuntimeError, MemoryError),  # encrypted or unknown methods, nesting, and sizes beyond reason

@@ -3,7 +3,7 @@
 import csv
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,19 @@ from smallvit.data.sources import split_names
 from smallvit.extras import require
 from smallvit.text import counted, shown, some
 
+Column = tuple[str, Sequence[Any]]
+"""A name and the cells below it."""
+
 _COLUMNS = "expected are the columns path, label and optionally split"
 
 
 def read_table(path: Path) -> Source:
     """Reads a table; relative paths start at the table's folder."""
-    columns = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
+    named = _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path)
+    names, columns = [name for name, _ in named], dict(named)
+    for name in ("path", "label", "split"):
+        if names.count(name) > 1:
+            raise ValueError(f"{shown(path)} has several columns called {name}: keep one of them")
     missing = [name for name in ("path", "label") if name not in columns]
     if missing:
         raise ValueError(
@@ -34,7 +41,7 @@ def read_table(path: Path) -> Source:
     for number, file in enumerate(files, start=1):
         _refuse_null(file, f"row {number} of {shown(path)}, counted from 1 below the header,")
     images = tuple(path.parent / file for file in files)
-    if not any(image.exists() for image in images):
+    if not any(map(os.path.exists, images)):
         odd = os.sep == "/" and "\\" in files[0]
         raise ValueError(
             f"none of the {len(images):,} files of {shown(path)} exists, beginning with "
@@ -49,12 +56,13 @@ def read_table(path: Path) -> Source:
     )
 
 
-def _csv(path: Path) -> Mapping[str, Sequence[Any]]:
+def _csv(path: Path) -> list[Column]:
     # surrogateescape: a path that is not UTF-8 reaches the file system as it was written.
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         header = file.readline()
         _refuse_null(header, f"the header of {shown(path)}")
-        reader = csv.reader(chain([header], file), delimiter=max(",;\t", key=header.count))
+        separator = max(",;\t", key=header.count)
+        reader = csv.reader(chain([header], file), delimiter=separator, skipinitialspace=True)
         try:
             cells, *rows = [row for row in reader if row] or [[]]
         except csv.Error as error:
@@ -74,24 +82,26 @@ def _csv(path: Path) -> Mapping[str, Sequence[Any]]:
                 f"row {number} of {shown(path)}, counted from 1 below the header, has "
                 f"{counted(len(row), 'field')} and the header {len(names)}: {todo}"
             )
-    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    return [(name, [row[i] for row in rows]) for i, name in enumerate(names)]
 
 
-def _parquet(path: Path) -> Mapping[str, Sequence[Any]]:
+def _parquet(path: Path) -> list[Column]:
     parquet = require("pyarrow.parquet", "parquet", "reading Parquet")
     arrow = require("pyarrow", "parquet", "reading Parquet")
     try:
         table = parquet.ParquetFile(path).read()
         columns = zip(table.column_names, table.columns, strict=True)
-        return {name.strip().lower(): column.to_pylist() for name, column in columns}
+        return [(name.strip().lower(), column.to_pylist()) for name, column in columns]
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"{shown(path)} cannot be read as Parquet: {error}") from error
 
 
 def _text(value: Any) -> str:
-    """A cell as text; empty and "not a number" become ""."""
+    """A cell as text, bytes taken for UTF-8; empty and "not a number" become ""."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
+    if isinstance(value, bytes):
+        value = os.fsdecode(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     text = str(value).strip()

@@ -1,6 +1,6 @@
 """`auto`: what fits the data, the device and the time there is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smallvit.augment.config import AugmentConfig
 from smallvit.models.names import find_variant, parse_name
@@ -73,6 +73,9 @@ def auto(facts: Facts) -> Choice:
     Thresholds come from the ablation of short budgets on CPU cores (docs/experiments.md); those of
     the sizes m and l, of images beyond 64 pixels and of strong augmentation are estimates.
     """
+    if facts.steps is not None:
+        seen = facts.steps * _batch(facts, facts.side)
+        facts = replace(facts, epochs=seen / facts.images)
     fit = _fit(facts)
     epochs = facts.epochs or max(fit.images / facts.images, 0.01)
     if facts.epochs is None and facts.minutes is None:
@@ -183,7 +186,9 @@ def _start(facts: Facts) -> float:
 
 
 def _batch(facts: Facts, side: int) -> int:
-    """Smaller for few images, so that a pass has several steps."""
+    """As requested; else smaller for few images, so that a pass has several steps."""
+    if facts.batch is not None:
+        return min(facts.batch, facts.images)
     batch = 128 if side <= SMALL else 64
     if facts.device != "cpu" and facts.images >= 20_000:
         batch *= 4
@@ -252,11 +257,11 @@ def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
         else "AdamW",
     }
     if facts.minutes is None:
-        takes = ""
+        takes = f" in each of {facts.trainings} trainings" if facts.trainings > 1 else ""
         if facts.speed and fit.rate:
             seconds = (epochs * facts.images + facts.tested / INFERENCE) / fit.rate + _start(facts)
-            minutes = round(seconds / 60)
-            takes = ": about a minute" if minutes < 2 else f": about {minutes} minutes"
+            minutes = round(seconds * facts.trainings / 60)
+            takes += ": about a minute" if minutes < 2 else f": about {minutes} minutes"
         reasons["schedule.epochs loop.batch_size"] = (
             f"{epochs:g} epochs of {facts.images:,} images in batches of {batch}{takes}"
         )

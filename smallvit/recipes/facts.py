@@ -43,8 +43,11 @@ class Facts:
         model: The model that the user requests; None leaves it to the recipe.
         inputs: What pretrained weights expect, if the user requests some that say it.
         unlabelled_start: Whether these were learned without labels.
+        batch: The images of a step that the user requests; None leaves them to the recipe.
         epochs: The passes that the user requests; None leaves them to the recipe.
-        minutes: The time that the user gives.
+        steps: The steps that the user requests instead.
+        minutes: The time that the user gives for a training.
+        trainings: How many of them there are: with folds, several.
         speed: Of the device, as `measure_speed` returns it; None if time does not matter.
         beside: What a step costs beside the model's own work, in the unit of `cost`.
         preparing: Seconds until all images are decoded: imports, audit and trials included.
@@ -64,8 +67,11 @@ class Facts:
     model: str | None = None
     inputs: Inputs | None = None
     unlabelled_start: bool = False
+    batch: int | None = None
     epochs: float | None = None
+    steps: int | None = None
     minutes: float | None = None
+    trainings: int = 1
     speed: float | None = None
     beside: float = 0.0
     preparing: float = 0.0

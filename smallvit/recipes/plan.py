@@ -1,6 +1,7 @@
 """`plan`: from data and requested values to a complete config."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from smallvit.pages import html_table
 from smallvit.recipes.facts import Choice, Facts
 from smallvit.recipes.recipes import ADDITIONS, RECIPES
 from smallvit.recipes.speed import INFERENCE, cost, measure_speed, rate_of
-from smallvit.runs.changes import layered
+from smallvit.runs.changes import BUDGET, layered
 from smallvit.runs.config import RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.folder import Run
@@ -164,13 +165,13 @@ def _choose(
         return choice.overruled(requested)
 
     choice = chosen(facts)
-    if facts.speed is not None:  # what is in the cache at the size that is chosen is there at once
+    if facts.speed is not None or facts.minutes is not None:
+        # What is in the cache at the size that is chosen is there at once.
         chosen_size = choice.config.data.image_size
         sized = dataset if chosen_size is None else dataset.sized(chosen_size)
         decoding = sized.decoding(clock)
-        # All trainings of a cross-validation share what comes before the first of them.
-        preparing = (clock() - started + decoding) / choice.config.data.trainings
-        facts = replace(facts, preparing=preparing)
+        # The first training of a cross-validation has it all in its share of the time.
+        facts = replace(facts, preparing=clock() - started + decoding)
         choice = chosen(facts)
     config, reasons = choice.config, dict(choice.reasons)
     if config.schedule.minutes is not None and config.schedule.steps is None:
@@ -196,14 +197,15 @@ def _facts(
     speed: float | None,
 ) -> Facts:
     """The facts for a recipe; one that plans with time gets the device's speed."""
+    config = RunConfig().changed(requested)
     device = choose_device(leaf(requested, "loop.device") or "auto").type
-    epochs, minutes = (leaf(requested, f"schedule.{name}") for name in ("epochs", "minutes"))
-    images = len(dataset.split("train"))
-    if steps := leaf(requested, "schedule.steps"):
-        epochs, minutes = steps * (leaf(requested, "loop.batch_size") or 64) / max(images, 1), None
+    batch, trainings = leaf(requested, "loop.batch_size"), config.data.trainings
+    epochs, steps, minutes = (leaf(requested, path) for path in BUDGET)
+    if steps is not None:
+        epochs = minutes = None
     if minutes is not None:  # the time is that of all trainings
-        epochs, minutes = None, minutes / RunConfig().changed(requested).data.trainings
-    if timed and speed is None and epochs is None:
+        epochs, minutes = None, minutes / trainings
+    if timed and speed is None and epochs is None and steps is None:
         speed = measure_speed(device)
     pretrained, model = leaf(requested, "model.pretrained"), leaf(requested, "model.name")
     start = learned_without_labels(pretrained) if pretrained else None
@@ -219,8 +221,11 @@ def _facts(
         model=model or start,
         unlabelled_start=start is not None,
         inputs=inputs_of(pretrained, model) if pretrained else None,
+        batch=None if batch is None else config.loop.batch_size,
         epochs=epochs,
+        steps=steps,
         minutes=minutes,
+        trainings=trainings,
         speed=speed if timed else None,
         beside=beside,
     )
@@ -232,7 +237,7 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     Raises:
         ValueError: Nothing does.
     """
-    config = choice.config
+    config, trainings = choice.config, choice.config.data.trainings
     minutes, size = config.schedule.minutes or 0.0, config.data.image_size
     sentence = f"as many steps as fit into {counted(minutes, 'minute')}"
     if folds := config.data.folds:
@@ -240,23 +245,34 @@ def _in_minutes(choice: Choice, facts: Facts) -> str:
     side = max(size) if isinstance(size, tuple) else size
     price = cost(config.model.name, side) if facts.speed and side else 0.0
     price = price and price + facts.beside
-    if not facts.speed or not price:
-        return sentence
-    rate = rate_of(facts.speed, price, side or 0, config.loop.batch_size, facts.device)
+    rate, least = 0.0, _START
     tested = min(facts.tested, _TESTED)  # a test is cut short where time is over
-    least = (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate + _START
-    whole = least + facts.preparing
-    if whole > 60 * (facts.minutes or minutes):
-        before, advice = "", "choose fewer pixels with --image-size"
-        if facts.preparing > least:
-            taken = facts.preparing * config.data.trainings / 60
-            before = f"the images take about {taken:.1f} minutes to read and decode, once, and "
-            advice = "save the images smaller"
+    if facts.speed and price:
+        rate = rate_of(facts.speed, price, side or 0, config.loop.batch_size, facts.device)
+        least += (_LEAST * config.loop.batch_size + tested / INFERENCE) / rate
+    if least + facts.preparing > 60 * (facts.minutes or minutes):
+        why, advice = [], "choose fewer pixels with --image-size"
+        if facts.preparing > least or not rate:
+            often = f"once for each of {trainings} trainings" if trainings > 1 else "once"
+            taken = _in_words(facts.preparing * trainings)
+            why, advice = (
+                [f"the images take {taken} to read and decode, {often}"],
+                "save them smaller",
+            )
+        if rate:
+            taken = _in_words((least if why else least + facts.preparing) * trainings)
+            why.append(
+                f"{config.model.name} trains on about {rate:.2g} images per second, so {_LEAST} "
+                f"steps and a test of {tested:,} images take {taken}"
+            )
         raise ValueError(
             f"{counted(minutes, 'minute')} {'is' if minutes == 1 else 'are'} not enough here: "
-            f"{before}{config.model.name} trains on about "
-            f"{rate:.2g} images per second, so {_LEAST} steps and a test of {tested:,} images take "
-            f"about {(whole if not before else least) * config.data.trainings / 60:.1f} minutes; "
-            f"allow more time, or {advice}"
+            f"{', and '.join(why)}; allow more time, or {advice}"
         )
-    return f"{sentence}; about {rate:,.0f} images per second are expected"
+    return f"{sentence}; about {rate:,.0f} images per second are expected" if rate else sentence
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 100:
+        return f"about {counted(math.ceil(seconds), 'second')}"
+    return f"about {seconds / 60:.1f} minutes"

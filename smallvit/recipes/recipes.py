@@ -186,7 +186,7 @@ def drloc(facts: Facts) -> Choice:
 
 def demo(facts: Facts) -> Choice:
     """What `auto` chooses for Fashion-mini and 25 passes, on any CPU alike (docs/results.md)."""
-    config = auto(replace(facts, device="cpu", epochs=25.0, minutes=None)).config
+    config = auto(replace(facts, device="cpu", epochs=25.0, steps=None, minutes=None)).config
     return Choice(replace(config, loop=replace(config.loop, device="cpu")), {})
 
 

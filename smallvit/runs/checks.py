@@ -42,6 +42,8 @@ def check_info(info: Mapping[str, Any], path: Path) -> None:
             raise ValueError(f"{path} is damaged: {key} is {shown(repr(value))[:80]}")
     texts = [*(leaf(info, "data.classes") or []), *(info.get("notes") or [])]
     counts = [*(leaf(info, "data.counts") or {}).values()]
+    if not all(isinstance(each, dict) for each in info.get("earlier") or []):
+        raise ValueError(f"{path} is damaged: earlier holds something else than keys and values")
     if not all(isinstance(each, str) for each in texts):
         raise ValueError(f"{path} is damaged: data.classes or notes hold something else than text")
     if not all(type(each) is int for each in counts):

@@ -16,7 +16,9 @@ from smallvit.arguments import (
     Natural,
     Positive,
     Rate,
+    Seed,
     Share,
+    Width,
     check_fields,
 )
 from smallvit.augment.config import AugmentConfig
@@ -66,19 +68,19 @@ class DataConfig:
     source: str = ""
     image_size: int | Size | None = None
     fit: Fit = "letterbox"
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    channels: int | None = None
-    val: float | None = None
-    test: float | None = None
-    seed: int = 0
+    mean: tuple[Annotated[float, Between(-1_000, 1_000)], ...] | None = None
+    std: tuple[AboveZero, ...] | None = None
+    channels: Width | None = None
+    val: Rate | None = None
+    test: Rate | None = None
+    seed: Seed = 0
     root: str | None = None
     download: bool = False
     allow: tuple[str, ...] = ()
-    folds: int = 0
-    fold: int = 0
-    limit: float | None = None
-    limit_seed: int = 0
+    folds: Natural = 0
+    fold: Natural = 0
+    limit: AboveZero | None = None
+    limit_seed: Seed = 0
     unlabelled: bool = False
 
     def __post_init__(self) -> None:
@@ -87,9 +89,9 @@ class DataConfig:
             object.__setattr__(self, "image_size", self.image_size[0])  # one way to write it
         if (self.mean is None) != (self.std is None):
             raise ValueError(f"mean is {self.mean} and std {self.std}: give both or neither")
-        if self.folds == 1 or self.folds < 0:
-            raise ValueError(f"folds is {self.folds}: allowed is 2 or more, or 0 for none")
-        if self.folds and not 0 <= self.fold < self.folds:
+        if self.folds == 1:
+            raise ValueError("folds is 1: allowed is 2 or more, or 0 for none")
+        if self.folds and self.fold >= self.folds:
             raise ValueError(f"fold is {self.fold}: allowed is 0 to {self.folds - 1}")
 
     @property
@@ -188,16 +190,13 @@ class OptimConfig:
     muon_lr: Amount = 0.01
     muon_decay: Amount = 1.0
     decay: Decay = "matrices"
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Rate, Rate] = (0.9, 0.999)
     eps: Amount = 1e-8
     layer_decay: Share = 1.0
     clip: Amount = 0.0
     ema: Rate = 0.0
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas is {self.betas}: allowed is two numbers from 0 up to below 1")
+    __post_init__ = check_fields  # type: ignore[misc]  # mypy wants a `def`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +224,7 @@ class ScheduleConfig:
     epochs: AboveZero = 100.0
     steps: Positive | None = None
     minutes: AboveZero | None = None
-    plans: tuple[Size, ...] = ()
+    plans: tuple[tuple[Natural, Positive], ...] = ()
     warmup: Share = 0.05
     cooldown: Share = 0.0
     start: Amount = 1e-6

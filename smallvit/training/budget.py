@@ -117,7 +117,8 @@ def plan_steps(
             waits=stepper.world.device.type == "cpu",
         )
         steps, reserve = stepper.world.agree((pace.affordable(), pace.reserve))
-        every = pace.every = max(every, steps // 100)
+        if config.loop.every is None:
+            every = pace.every = max(every, steps // 100)
         if steps < 1:
             raise ValueError(
                 f"{schedule.minutes:g} minutes are over before the first step: one takes "

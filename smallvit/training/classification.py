@@ -1,6 +1,7 @@
 """The objective of labelled images: cross-entropy, and dense relative localization."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _PAIRS = 2 << 32
 """A key beside the seed, apart from those of `smallvit.training.objective`."""
+_PARTS = 20  # of a test, at least, after each of which it may be over
 CALIBRATED = 2_000  # validation images that are enough to fit a temperature
 
 
@@ -172,10 +174,13 @@ class Classification(Objective):
             return self.logits(dataset, pixels, world, "fp32"), np.arange(count)
         order = np.random.default_rng(0).permutation(count)[:most]
         parts: list[Float32[np.ndarray, "N K"]] = []
-        for start in range(0, len(order), BATCH * world.size):
+        size = world.size * BATCH
+        if late is not None:
+            size = min(size, world.size * math.ceil(len(order) / (world.size * _PARTS)))
+        for start in range(0, len(order), size):
             if parts and late is not None and late():
                 break
-            part = np.array(pixels[order[start : start + BATCH * world.size]])
+            part = np.array(pixels[order[start : start + size]])
             parts.append(self.logits(dataset, part, world, "fp32"))
         logits = np.concatenate(parts)
         chosen = order[: len(logits)]

@@ -158,6 +158,21 @@ def test_many_equal_images_take_little_memory(photos: tuple[np.ndarray, np.ndarr
     assert many < 100e6
 
 
+def test_a_camera_that_stands_still_takes_little_memory() -> None:
+    """Two thousand images of one scene have two million pairs; another stays apart."""
+    random = np.random.default_rng(0)
+    scenes = random.integers(0, 256, (2, 16, 16)).repeat([2000, 10], axis=0)
+    thumbs = np.clip(scenes + random.integers(-1, 2, scenes.shape), 0, 255).astype(np.uint8)
+    digests = random.integers(0, 256, (2010, 16), np.uint8)
+    tracemalloc.start()
+    groups = [row.tobytes() for row in families(digests, thumbs)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert groups == [groups[0]] * 2000 + [groups[-1]] * 10
+    assert groups[0] != groups[-1]
+    assert peak < 100e6
+
+
 def test_digits_do_not_look_like_duplicates(digits: tuple[np.ndarray, np.ndarray]) -> None:
     assert len(near_duplicates(survey_array(digits[0][..., None]).thumbs)) <= 2
 

@@ -31,6 +31,16 @@ def test_empty_folder(tmp_path: Path) -> None:
         load_data(empty)
 
 
+def test_split_folders_without_class_folders(tmp_path: Path, save: Save) -> None:
+    """They were two classes, called train and test."""
+    for number, split in enumerate(("train", "train", "test", "test")):
+        save(tmp_path / "data" / split / f"{number}.png", number)
+    with pytest.raises(ValueError, match="holds 4 images without class folders"):
+        load_data(tmp_path / "data")
+    dataset = load_data(tmp_path / "data", unlabelled=True, val=0)
+    assert (dataset.classes, len(dataset.split("train"))) == (("image",), 4)
+
+
 def test_images_without_class_folders(tmp_path: Path, save: Save, folder: Path) -> None:
     save(tmp_path / "flat" / "1.png")
     with pytest.raises(ValueError, match="holds 1 image without class folders"):
@@ -111,7 +121,10 @@ def test_damaged_files(
         report.check()
     report.check(allow=["unreadable"])
     bad_split = next(name for name, items in dataset.splits.items() if items.survey.errors)
-    with pytest.raises(ValueError, match=r"1 image of the .* split cannot be read: cats/bad\.jpg"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 image of .* cannot be read: cats/bad\.jpg.*`smallvit train --allow unreadable`",
+    ):
         dataset.pixels(bad_split)
     rest = dataset.readable()
     assert rest.dropped == ("cats/bad.jpg",)
@@ -283,6 +296,8 @@ def test_csv_with_missing_files(folder: Path) -> None:
         ("file,class\na,b\n", "has no column path and no column label, but file, class"),
         ("", "has no column path and no column label, but none"),
         ("path,label\n", "has no rows"),
+        ("path,label,Label\ncats/0.png,cats,0\n", "several columns called label: keep one"),
+        (f"path,label\n{'x' * 300}.png,cats\n", "none of the 1 files .* exists"),
         (
             "path,label,split\ncats/0.png,cats,dev\n",
             "row 1 .* has the split 'dev': allowed are train",
@@ -332,6 +347,7 @@ IMAGES, LABELS = np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1])
         ({"images": IMAGES, "labels": LABELS[:, None]}, r"labels .* \(4, 1\); .*\(4,\)"),
         ({"images": IMAGES, "labels": LABELS / 2}, "labels .* are float64; expected are whole"),
         ({"images": IMAGES, "labels": [0, 1, 1, np.nan]}, "float64 with NaN among them"),
+        ({"images": IMAGES, "labels": ["a", "", "b", ""]}, "2 images .* an empty label"),
         (
             {"images": IMAGES, "labels": LABELS * 5, "classes": ["a", "b"]},
             "from 0 to 5, but classes has 2",

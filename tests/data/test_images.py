@@ -78,6 +78,12 @@ def test_transparent_images_lie_on_white(mode: str) -> None:
     assert (pixels[3, 3] == 204).all()
 
 
+def test_grey_that_is_multiplied_with_its_transparency_lies_on_white() -> None:
+    stored, file = np.array([[[0, 0], [100, 255], [50, 127]]], np.uint8), io.BytesIO()
+    tifffile.imwrite(file, stored, photometric="minisblack", extrasamples=["assocalpha"])
+    assert read_image(file.getvalue())[0, :, 0].tolist() == pytest.approx([255, 100, 178], abs=1)
+
+
 def test_transparent_palette_lies_on_white() -> None:
     image = Image.new("P", (2, 1))
     image.putpalette([0, 0, 0, 200, 100, 50])
@@ -124,6 +130,14 @@ def test_exif_turns_images_upright(orientation: int, form: str) -> None:
     for other in {(0, 0), (0, -1), (-1, 0), (-1, -1)} - {bright}:
         assert pixels[other].max() < 50
     assert abs(int(glance(data).thumb[bright]) - int(pixels[bright].mean())) < 60
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 99])
+def test_an_orientation_that_does_not_exist_turns_nothing(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.new("RGB", (40, 20)), "JPEG", exif=exif)
+    assert glance(data).size == read_image(data).shape[:2] == (20, 40)
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "TIFF", "PNG"])

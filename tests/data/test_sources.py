@@ -113,6 +113,13 @@ def test_csv(folder: Path, delimiter: str) -> None:
     assert counts(dataset) == {"train": 10, "val": 5, "test": 5}
 
 
+def test_csv_with_spaces_before_quotes(folder: Path) -> None:
+    rows = "".join(f'"{path.parent.name}/{path.name}", "cat, or dog {len(path.name)}"\n'
+                   for path in sorted(folder.rglob("*.png")))  # fmt: skip
+    (folder / "list.csv").write_text(f'"path", "label"\n{rows}')
+    assert load_data(folder / "list.csv").classes == ("cat, or dog 5", "cat, or dog 6")
+
+
 def test_csv_with_absolute_paths_and_no_split(folder: Path, tmp_path: Path) -> None:
     rows = [{"path": path, "label": len(path.name)} for path in sorted(folder.rglob("*.png"))]
     dataset = load_data(table(tmp_path / "list.csv", rows))
@@ -133,6 +140,12 @@ def test_parquet(folder: Path) -> None:
     dataset = load_data(folder / "list.parquet")
     assert dataset.classes == ("0", "1")
     assert counts(dataset) == {"train": 14, "val": 2, "test": 4}
+    as_bytes = {
+        "path": [os.fsencode(path) for path in columns["path"]],
+        "label": [b"\xc3\xa4", b"b"] * 10,
+    }
+    parquet.write_table(arrow.table(as_bytes), folder / "bytes.parquet")
+    assert load_data(folder / "bytes.parquet").classes == ("b", "ä")
     (folder / "no.parquet").write_text("path,label")
     with pytest.raises(ValueError, match="cannot be read as Parquet"):
         load_data(folder / "no.parquet")
@@ -196,6 +209,25 @@ def test_a_folder_of_npz(tmp_path: Path) -> None:
     dataset = load_data(tmp_path)
     assert counts(dataset) == {"train": 30, "val": 9, "test": 12}
     assert dataset.splits["test"].names[0] == "test[0]"
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        (np.array([0, 1] * 4, np.uint64), np.array([0, 1] * 4)),
+        (np.array(["ä", "b"] * 4), np.array(["ä".encode(), b"b"] * 4)),
+    ],
+    ids=["numbers", "names"],
+)
+def test_a_folder_of_npz_with_labels_of_different_kinds(
+    tmp_path: Path, train: np.ndarray, test: np.ndarray
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "train.npz", images=images[:8], labels=train)
+    np.savez(tmp_path / "test.npz", images=images[8:], labels=test)
+    dataset = load_data(tmp_path, val=0)
+    assert len(dataset.classes) == 2
+    assert (np.bincount(dataset.labels("test")) == 4).all()
 
 
 def test_both_val_and_valid_are_no_folder_of_npz(tmp_path: Path) -> None:

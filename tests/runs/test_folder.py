@@ -115,6 +115,7 @@ def test_newer_formats_say_what_to_do(run):
     ("name", "text", "message"),
     [
         ("run.json", "{", "damaged"),
+        ("run.json", '{"format": 2, "earlier": [3]}', "earlier holds something else"),
         ("config.yaml", "optim: {lr: [", "config.yaml is not YAML"),
         ("config.yaml", "optin: {}", "did you mean 'optim'"),
         ("config.yaml", None, "config.yaml"),

@@ -267,6 +267,40 @@ def test_the_time_of_a_logged_test_is_no_slower_machine(source, tmp_path, monkey
     assert 0.9 * 90 < clock.now <= 90
 
 
+def test_a_test_that_becomes_slow_is_cut_in_time(tmp_path, monkeypatch, logged):
+    """All 240 images are fewer than a batch, and took 12 seconds too long."""
+    source = arrays(tmp_path / "a.npz", train=64, val=60, test=240)
+    clock, slower = Clock(), 1.0
+    logits, evaluate = Classification.logits, Classification.evaluate
+
+    def show(objective, dataset, pixels, world, precision):
+        clock.now += 0.02 * len(pixels) * slower
+        return logits(objective, dataset, pixels, world, precision)
+
+    def begin(objective, *args):
+        nonlocal slower
+        slower = 3.0
+        return evaluate(objective, *args)
+
+    monkeypatch.setattr(Classification, "logits", show)
+    monkeypatch.setattr(Classification, "evaluate", begin)
+    clock.passes(monkeypatch, lambda step: 0.5)
+    run = train(minutes(source, 1), out=tmp_path / "run", clock=clock)
+    assert 0.95 * 60 < clock.now <= 1.05 * 60
+    assert 24 <= run.evaluation().count < 240
+    assert "time is over: tested on" in logged()
+
+
+def test_an_interval_that_is_requested_is_kept(source, tmp_path, monkeypatch):
+    """In a run of 280 steps it was two."""
+    clock = Clock()
+    clock.passes(monkeypatch, lambda step: 0.02)
+    config = minutes(source, 0.1, "loop.every=1")
+    run = train(config, out=tmp_path / "run", shown=False, clock=clock)
+    assert run.info["steps"] > 200
+    assert [line["step"] for line in run.log() if line["kind"] == "train"][:3] == [1, 2, 3]
+
+
 def test_a_run_whose_plans_changed_is_repeated_exactly(source, tmp_path, monkeypatch):
     """From its config alone, on a machine of another speed, stopped on the way."""
     clock = Clock()
