@@ -216,13 +216,16 @@ def _resume(out: Path | None, settings: dict[str, Any]) -> None:
 def _show(run: "Run") -> None:
     """How good the model is, what may help, and where it is."""
     from smallvit.reporting.narrative import advise
+    from smallvit.training.objective import unlabelled
 
     if not run.finished:
         raise typer.Exit(130)
     if _is_first_process():
         evaluation = run.evaluation()
-        untested = "there is no test split, so nothing was tested"
-        say(evaluation.summary() if evaluation else untested)
+        if evaluation:
+            say(evaluation.summary())
+        elif not unlabelled(run.config, run.folder):
+            say("there is no test split, so nothing was tested")
         if seen := run.info.get("seen_before"):
             say(f"The accuracy is too high: the start had learned from {seen:,} of these images.")
         say(advise(run))

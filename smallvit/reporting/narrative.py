@@ -9,6 +9,7 @@ from smallvit.runs import Run
 from smallvit.runs.card import short_of_folds
 from smallvit.text import counted, shown, some
 from smallvit.training.log import rounded_epoch
+from smallvit.training.objective import unlabelled
 
 _TIMES = 4  # validations below which there is no curve
 _FEW = 100  # validation images below which curves say little
@@ -92,6 +93,8 @@ def advise(run: Run) -> str:
 
     The standard error of a validation accuracy decides what is a difference: two of them.
     """
+    if reason := unlabelled(run.config, run.folder):
+        return reason
     log = [line for line in run.log() if "accuracy" in line]
     val = [(line["step"], line["accuracy"]) for line in log if line["kind"] == "val"]
     train = [line["accuracy"] for line in log if line["kind"] == "train"]

@@ -1,6 +1,7 @@
 """Advice follows from the curves, and from how many images they were measured on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,10 @@ def test_what_cannot_be_told_says_why_and_how_to_find_out(tmp_path, times, image
     told = advise(run_with(tmp_path, RISING[:times], RISING[:times], images=images))
     assert why in told
     assert "smallvit report RUN1 RUN2" in told
+
+
+def test_a_start_without_labels_is_told_how_it_is_used(tmp_path):
+    """Its log has losses alone, of which nothing follows for an accuracy."""
+    run = run_with(tmp_path, RISING, RISING)
+    run = replace(run, config=run.config.changed({"loss": {"objective": "masked"}}))
+    assert f"smallvit train DATA --pretrained {tmp_path}" in advise(run)
