@@ -109,6 +109,34 @@ def test_the_preview_of_images_of_several_sizes_has_the_planned_size(folder, tmp
     assert sizes["planned"] != sizes["given"]
 
 
+def test_the_preview_shows_the_augmentation_of_training(tmp_path):
+    random = np.random.default_rng(0)
+    images = random.choice([100, 200], (40, 28, 28, 1)).astype(np.uint8)
+    np.savez(tmp_path / "grey.npz", images=images, labels=np.arange(40) % 2)
+    seen = {}
+    for name, words in {"auto": [], "other": ["--augment", "spt_cifar"]}.items():
+        sheet = tmp_path / f"{name}.png"
+        words = ["audit", tmp_path / "grey.npz", "--preview", sheet, *words]
+        done = run(*words, SMALLVIT_CACHE=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
+        with Image.open(sheet) as image:  # of the augmented image on the right of each row
+            rows = image.convert("L").crop((image.width - 90, 50, image.width - 20, image.height))
+            seen[name] = {colour for _, colour in rows.getcolors()}
+    paper = 250
+    # Grey thumbnails are moved and mirrored alone: their greys, and that of the padding, remain.
+    assert len(seen["auto"] - {100, 200, paper}) <= 1
+    assert len(seen["other"] - {100, 200, paper}) > 1
+
+
+def test_files_that_cannot_be_written_are_refused_before_the_work(folder, tmp_path):
+    cache = {"SMALLVIT_CACHE": str(tmp_path / "cache")}
+    for option in ("--json", "--preview"):
+        done = run("audit", folder, option, tmp_path / "absent" / "file", **cache)
+        assert done.returncode == 2
+        assert "is in a folder that does not exist: choose another name" in done.stderr
+        assert not done.stdout
+
+
 def test_audit_of_nothing_is_a_sentence(tmp_path):
     done = run("audit", tmp_path / "absent", SMALLVIT_CACHE=str(tmp_path))
     assert done.returncode == 2

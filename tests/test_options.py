@@ -121,6 +121,11 @@ def test_help_is_grouped_with_the_most_used_first():
     ]
 
 
+@pytest.mark.parametrize("command", ["report", "explain", "predict", "export"])
+def test_what_is_written_is_named_by_o(command):
+    assert re.search(r"--out +-o ", invoke([command, "--help"]).output)
+
+
 def options_of(command):
     return set(re.findall(r"--[a-z][a-z-]*", invoke([command, "--help"]).output))
 

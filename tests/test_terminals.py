@@ -1,5 +1,6 @@
 """Terminals of 80 columns, without colours, and without letters beyond ASCII."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -143,13 +144,18 @@ def test_wide_letters_and_emoji_keep_columns(cache: str, data: Path) -> None:
     assert "remove what is not meant" in " ".join(audit.split())
 
 
-@pytest.mark.parametrize(
-    "command", ["", *sorted(c.name or c.callback.__name__ for c in app.registered_commands)]
-)
+COMMANDS = {each.name or each.callback.__name__: each for each in app.registered_commands}
+
+
+@pytest.mark.parametrize("command", ["", *sorted(COMMANDS)])
 def test_help_fits_80_columns_in_ascii(cache: str, command: str) -> None:
     text = spoken(cache, *([command] if command else []), "--help")
     assert {len(line) for line in rows(text, "|")} == {80}
     assert all(len(line) <= 80 for line in text.splitlines())
+    # Lines of a docstring stay lines, and a longer one would be broken once more.
+    described = inspect.getdoc(COMMANDS[command].callback) or "" if command else ""
+    long = [line for part in described.split("\n\n")[1:] for line in part.splitlines()[:-1]]
+    assert all(len(line) <= 78 for line in long)
 
 
 def test_a_dumb_terminal_gets_no_commands(data: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from torch import Tensor
 
+    from smallvit.augment.config import AugmentConfig
     from smallvit.data import Audit, Dataset
 
 
@@ -34,8 +35,11 @@ def audit(
         typer.Option(help="Write a PNG of what the model sees, fitted and augmented."),
     ] = None,
     augment: Annotated[
-        PresetName, typer.Option(help="The recipe whose augmentation the preview shows.")
-    ] = "spt_cifar",
+        PresetName | None,
+        typer.Option(
+            help="The recipe whose augmentation the preview shows; by default that of auto."
+        ),
+    ] = None,
     **_: Any,
 ) -> None:
     """Say what is wrong with a dataset before anything is trained on it.
@@ -46,12 +50,16 @@ def audit(
 
     from smallvit.data import audit as run_audit
     from smallvit.data import preview as draw_preview
+    from smallvit.files import check_target
     from smallvit.runs.config import RunConfig
     from smallvit.runs.dataset import open_data
 
     config = RunConfig().changed(requested(context)).data
     if not config.source:
         raise refusal("which data? Give DATA")
+    for target in (json, preview):
+        if target is not None:
+            check_target(target)
     # What is allowed is audited all the same.
     dataset = open_data(replace(config, allow=()), progress=sys.stderr.isatty())
     result = run_audit(dataset)
@@ -62,8 +70,8 @@ def audit(
         if json is not None:
             json.write_text(result.to_json() + "\n")
     if preview is not None:
-        dataset = _as_trained(dataset, result)
-        draw_preview(dataset, preview, augment=_augmenter(dataset, augment, result))
+        dataset, chosen = _as_trained(dataset, result)
+        draw_preview(dataset, preview, augment=_augmenter(dataset, augment, chosen, result))
         say(f"wrote {preview}", err=True)
     if result.errors(config.allow):
         raise typer.Exit(1)
@@ -99,18 +107,19 @@ def cache(
     say(f"{counted(len(entries), 'entry', 'entries')} in {store.directory()}")
 
 
-def _as_trained(dataset: "Dataset", result: "Audit") -> "Dataset":
-    """The dataset at the requested size, or else the one that the recipe auto chooses."""
+def _as_trained(dataset: "Dataset", result: "Audit") -> "tuple[Dataset, AugmentConfig]":
+    """The dataset at the requested size or that of the recipe auto, and its augmentation."""
     from smallvit.devices import choose_device
     from smallvit.recipes import RECIPES, Facts
 
     facts = Facts.of(dataset, result, choose_device("auto").type)
-    size = RECIPES["auto"].choose(facts).config.data.image_size
-    return dataset if size is None else dataset.sized(size)
+    config = RECIPES["auto"].choose(facts).config
+    size = config.data.image_size
+    return dataset if size is None else dataset.sized(size), config.augment
 
 
 def _augmenter(
-    dataset: "Dataset", preset: PresetName, result: "Audit"
+    dataset: "Dataset", preset: PresetName | None, chosen: "AugmentConfig", result: "Audit"
 ) -> "Callable[[Tensor, Tensor], Tensor] | None":
     """A recipe's crop, flip (where it is harmless) and policy."""
     if preset == "none":
@@ -119,7 +128,7 @@ def _augmenter(
 
     from smallvit.augment import PRESETS, Augmentation
 
-    config = PRESETS[preset]
+    config = PRESETS[preset] if preset else chosen
     if result.flips_matter:
         config = replace(config, flip=0.0)
     mean, std = dataset.readable().statistics

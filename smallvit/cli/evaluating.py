@@ -40,10 +40,10 @@ def evaluate(
 ) -> None:
     """Say how good a trained model is, and how sure that is.
 
-    The plain test of the run's own data is also kept in the run folder, where the report finds it;
-    anything else leaves the run as it is.
+    The plain test of the run's own data is also kept in the run folder, where
+    the report finds it; anything else leaves the run as it is.
     """
-    from smallvit.files import write_bytes
+    from smallvit.files import check_target, write_bytes
     from smallvit.inference.evaluate import evaluate as evaluate_run
 
     if data is not None and not is_run(run) and is_run(Path(data)):
@@ -51,6 +51,8 @@ def evaluate(
         raise refusal(
             f"{shown(str(run))} is not a run, {shown(data)} is: the run comes first: {shown(words)}"
         )
+    if json is not None:
+        check_target(json)
     progress = sys.stderr.isatty()
     evaluation = evaluate_run(
         run, data, split=split, flip=flip, device=device, progress=progress, save=True

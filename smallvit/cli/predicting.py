@@ -29,7 +29,9 @@ _Trust = Annotated[bool, typer.Option("--trust", help=TRUST)]
 def explain(
     run: RunFolder,
     images: Annotated[list[str], typer.Argument(metavar="IMAGES", help=_IMAGES)],
-    out: Annotated[Path, typer.Option(help="The folder for the sheets.")] = Path("explained"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the sheets.")] = Path(
+        "explained"
+    ),
     class_: Annotated[
         str | None,
         typer.Option("--class", help="The class to explain; by default the predicted one."),
@@ -40,8 +42,8 @@ def explain(
 ) -> None:
     """Show where a model looks: attention and gradient maps over each image.
 
-    Writes one PNG per image. Images that cannot be read are named; it is an error only if no image
-    can be read.
+    Writes one PNG per image. Images that cannot be read are named; it is an
+    error only if no image can be read.
     """
     from smallvit.explaining.probes import about_field
     from smallvit.explaining.sheets import explain_files

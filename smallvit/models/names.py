@@ -98,6 +98,8 @@ def check_name(name: str) -> Name:
         return parts
     if parts.base in BASELINES:
         raise ValueError(f"{name!r}: add-ons are for transformers, and {parts.base} is a CNN")
+    if not parts.base and parts.addons:
+        raise ValueError(f"{name!r} is added to a model: name it too, as in vit_9_p4{name}")
     near = nearest(parts.base, [*MODELS, *BASELINES]) or ";"
     raise ValueError(
         f"there is no model {name!r}{near} `smallvit models` lists ours, and timm's models are "

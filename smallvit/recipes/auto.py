@@ -254,7 +254,7 @@ def _reasons(facts: Facts, fit: _Fit, config: RunConfig) -> dict[str, str]:
         "augment": augment_reason(config.augment, facts) + seen,
         "optim": "Muon for matrices and AdamW for the rest: more is learned in few steps"
         if config.optim.optimizer == "muon"
-        else "AdamW",
+        else "AdamW: the usual choice for a model that is not of our own families",
     }
     if facts.minutes is None:
         takes = f" in each of {facts.trainings} trainings" if facts.trainings > 1 else ""

@@ -267,7 +267,8 @@ def calibration(evaluation: Evaluation, before: Sequence[ConfidenceBin]) -> Char
     bins = [each for each in evaluation.reliability if each.samples]
     counts = np.array([each.samples for each in bins])
     low, high = wilson(np.array([each.accuracy for each in bins]) * counts, counts)
-    label = "the model" if not before else f"after temperature {evaluation.temperature:.2f}"
+    scaled = before and evaluation.temperature != 1
+    label = f"after temperature {evaluation.temperature:.2f}" if scaled else "the model"
 
     def dot(each: ConfidenceBin) -> Dot:
         means = f"confidence {percent(each.confidence)}, accuracy {percent(each.accuracy)}"
@@ -284,7 +285,7 @@ def calibration(evaluation: Evaluation, before: Sequence[ConfidenceBin]) -> Char
         ),
     )
     series = [after]
-    if before and evaluation.temperature != 1.0:
+    if scaled:
         dots = tuple(dot(each) for each in before if each.samples)
         series = [Series(label="before", style=1, dots=dots), after]
     return Chart(

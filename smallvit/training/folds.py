@@ -29,12 +29,11 @@ from smallvit.runs.places import (
     FINAL,
     INFO,
     check_writable,
-    new_folder,
     resume_command,
 )
 from smallvit.training.classification import CALIBRATED
 from smallvit.training.distributed import join_world
-from smallvit.training.train import resume, tidy, train
+from smallvit.training.train import next_folder, resume, tidy, train
 
 logger = logging.getLogger(__name__)
 
@@ -66,17 +65,15 @@ def train_folds(
     Returns:
         The summary, as `folds.json` holds it; without "accuracy" if a stop was requested.
     """
-    count, name = config.data.folds, config.model.name
     started = clock() if started is None else started
     world = join_world(config.loop.device)
-    source = Path(config.data.source).name
-    folder = Path(out) if out else new_folder(source, f"{name}-{count}-folds")
+    folder = Path(out) if out else next_folder(config)
     existed = bool(out) and folder.exists()
     parents = [path for path in folder.parents if not path.exists()]
     if not out:
         # Created at once: another command may take the next number.
         while world.leads and not _created(folder):
-            folder = new_folder(source, f"{name}-{count}-folds")
+            folder = next_folder(config)
         folder = world.agree(folder)
     with world.first():
         if world.leads:

@@ -78,7 +78,7 @@ def train(
     try:
         require_loggers(config)
         set_determinism(config.loop.deterministic)
-        folder = world.agree(Path(out) if out is not None else _next_folder(config))
+        folder = world.agree(Path(out) if out is not None else next_folder(config))
         check_writable(folder)
         dataset = _read_data(config, world, dataset, shown=shown, checked=True, audited=audited)
         config = limit_batch(config, dataset, world)
@@ -186,14 +186,19 @@ def _create(
             except TakenError:
                 if not another:
                     raise
-                folder = _next_folder(config)
+                folder = next_folder(config)
     folder = world.agree(folder)
     return run or Run(folder, config, info)
 
 
-def _next_folder(config: RunConfig) -> Path:
-    model = config.model.name or Path(config.model.pretrained or "model").stem
-    return new_folder(Path(config.data.source).name or "data", model)
+def next_folder(config: RunConfig) -> Path:
+    """The next free runs/<data>-<model>-<n>, or runs/<data>-<model>-<k>-folds-<n>."""
+    name, folds = config.model.name, config.data.folds
+    if not name or name.startswith("+"):  # the start's, and what is added to it
+        name = Path(config.model.pretrained or "model").stem + name
+    if folds:
+        name += f"-{folds}-folds"
+    return new_folder(Path(config.data.source).name or "data", name)
 
 
 def _describe_start(run: Run) -> None:

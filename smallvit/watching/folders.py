@@ -57,7 +57,8 @@ class Watched:
         left: Seconds until the last step; None where that cannot be told.
         seconds: Of training and validation so far.
         images_per_second: Of the last interval.
-        val: The last accuracy on the validation split.
+        val: Accuracy on the validation split, of the weights that are kept: in a run that is not
+            finished the last.
         accuracy: On the test split.
         report: Whether it has a report.
         problem: What is wrong with the folder.
@@ -184,7 +185,9 @@ class Folders:
         step, steps = _progress(info, lines)
         state = _state(info, folder)
         timed = [float(each["seconds"]) for each in lines if number(each.get("seconds"))]
-        vals = [number(each.get("accuracy")) for each in lines if each["kind"] == "val"]
+        kept = info.get("best_step")  # beside the test of the same weights
+        validated = [each for each in lines if each["kind"] == "val"]
+        vals = [number(e.get("accuracy")) for e in validated if kept in (None, e.get("step"))]
         speeds = [number(each.get("images_per_second")) for each in lines]
         accuracy = None
         with contextlib.suppress(ValueError, OSError):  # not tested yet, or damaged

@@ -169,6 +169,7 @@ def test_names_are_checked_without_building():
         ("cifar_resnet65", "no model 'cifar_resnet65'; did you mean 'cifar_resnet56'"),
         ("timm/resnet18x", "timm has no model 'resnet18x'; did you mean 'resnet18"),
         ("zzz", "no model 'zzz'; `smallvit models`"),
+        ("+spt+lsa", r"'\+spt\+lsa' is added to a model: name it too, as in vit_9_p4\+spt\+lsa"),
     ]:
         with pytest.raises(ValueError, match=message):
             check_name(name)

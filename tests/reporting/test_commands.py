@@ -52,6 +52,14 @@ def test_evaluate_writes_nothing_else(folder: Path, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_evaluate_refuses_a_file_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+    before = sorted(folder.iterdir())
+    words = ["evaluate", str(folder), "--json", str(tmp_path / "absent" / "numbers.json")]
+    refused = CliRunner().invoke(app, words).exception
+    assert "is in a folder that does not exist: choose another name" in str(refused)
+    assert sorted(folder.iterdir()) == before  # nothing was computed
+
+
 def test_report(folder: Path, tmp_path: Path) -> None:
     assert invoke("report", folder, "--device", "cpu") == f"wrote {folder / 'report.html'}\n"
     invoke("evaluate", folder, "--device", "cpu")

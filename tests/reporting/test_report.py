@@ -223,6 +223,15 @@ def test_without_a_validation_split(run: Run, tmp_path: Path, read: Read) -> Non
     assert "No temperature was fitted" in page.words
 
 
+def test_a_temperature_that_few_images_leave_at_1(tmp_path: Path, read: Read) -> None:
+    source = write_npz(tmp_path / "d.npz", ("ash", "elm"), {"train": 12, "val": 4, "test": 10})
+    run = trained(source, tmp_path / "run")
+    assert run.card.temperature == 1
+    page = read(report(run, device="cpu"))
+    assert "The temperature stays at 1" in page.words
+    assert "after temperature" not in page.words
+
+
 def facts(run: Run, classes: tuple[str, ...], labels: np.ndarray, sharpness: float) -> RunFacts:
     """Of a run that predicts at random, but right where sharpness is high."""
     random = np.random.default_rng(0)

@@ -1,6 +1,7 @@
 """Numbers of images that a model has learned from are never shown as those of new images."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from smallvit.reporting import report
 from smallvit.runs import Run
 from smallvit.training import train
 from smallvit.training.folds import train_folds
+from smallvit.training.train import next_folder
 from tests.training.makers import make_images, tiny
 
 
@@ -53,6 +55,17 @@ def test_test_images_that_the_start_has_learned_from_are_counted(first, images, 
     # What a start had seen is seen by what starts from it.
     third = after(run, images, "data.seed=1", "data.val=0")
     assert train(third, out=tmp_path / "third", shown=False).info["seen_before"] == count
+
+
+@pytest.mark.parametrize(("name", "called"), [("", "first"), ("+spt", "first-spt")])
+def test_folders_are_called_after_the_start(first, images, tmp_path, monkeypatch, name, called):
+    monkeypatch.chdir(tmp_path)
+    config = after(first, images, f"model.name='{name}'", "model.options={}")
+    run = train(config, shown=False)
+    assert run.folder.name == f"sixty-{called}-1"
+    assert next_folder(replace(config, data=replace(config.data, folds=3))).name == (
+        f"sixty-{called}-3-folds-1"
+    )
 
 
 def test_the_command_says_it_beside_the_accuracy(first, images, tmp_path):

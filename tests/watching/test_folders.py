@@ -23,6 +23,13 @@ def only(root: Path, now: float = 0.0):
     return run
 
 
+def test_validation_beside_the_test_is_of_the_weights_that_were_tested(tmp_path):
+    write_run(tmp_path / "a", 30, status="finished", best_step=10)
+    assert only(tmp_path).val == 10 / 200
+    write_run(tmp_path / "b/a", 30)  # nothing is chosen yet
+    assert only(tmp_path / "b").val == 30 / 200
+
+
 def test_a_real_run(tmp_path):
     run = train(tiny(arrays(tmp_path / "noise.npz")), out=tmp_path / "runs/a", shown=False)
     before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")}
@@ -32,7 +39,8 @@ def test_a_real_run(tmp_path):
     assert (seen.state, seen.step, seen.steps) == ("finished", 6, 6)
     assert seen.accuracy == run.evaluation().accuracy.value
     vals = [line for line in run.log() if line["kind"] == "val"]
-    assert seen.val == vals[-1]["accuracy"]
+    (kept,) = (line for line in vals if line["step"] == run.info["best_step"])
+    assert seen.val == kept["accuracy"]
     assert seen.seconds == pytest.approx(sum(line.get("seconds", 0) for line in run.log()))
     assert (seen.model, seen.data, seen.left) == ("vit_lite_2_p4", "noise.npz", None)
     curves = Folders(tmp_path).curves(run.folder)
