@@ -39,7 +39,6 @@ OBJECTIVES = {
 # has a key of its own beside it.
 _PATHS, _VIEW = 1 << 32, 1 << 40
 BATCH = 256  # images of a pass without gradients
-_TRIED = 256  # images per process, to measure the speed of a test
 
 
 class Objective(nn.Module):
@@ -150,10 +149,12 @@ class Objective(nn.Module):
         means = (world.total(sums) / len(pixels)).tolist()
         return dict(zip(("loss", *self.numbers), means, strict=True))
 
-    def try_inference(self, dataset: Dataset, world: World, precision: Precision) -> int:
-        """Shows a few images to the model as a test does; returns how many all processes saw."""
+    def try_inference(
+        self, dataset: Dataset, world: World, precision: Precision, count: int
+    ) -> int:
+        """Shows each process `count` images as a test does; returns how many all of them saw."""
         split = next(name for name in ("test", "val", "train") if name in dataset.splits)
-        pixels = dataset.pixels(split)[: _TRIED * world.size]
+        pixels = dataset.pixels(split)[: count * world.size]
         self.logits(dataset, pixels, world, precision)
         return len(pixels)
 

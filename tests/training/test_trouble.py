@@ -192,15 +192,31 @@ def test_a_slow_first_inference_is_not_the_speed_of_the_test(source, monkeypatch
     """On a GPU it loads what it needs: 2 seconds for 256 images would be minutes for 10,000."""
     config, clock = minutes(source, 1), Clock(tick=0.001)
     dataset, loader, stepper = assemble(config)
-    times = iter([20.0, 0.1, 20.0, 0.1])  # as validations do, and as the test does
+    known = set()  # as validations do, and as the test does
 
-    def try_inference(*_):
-        clock.now += next(times)
-        return 256
+    def try_inference(dataset, world, *how):
+        clock.now += 0.1 if how in known else 5.0
+        known.add(how)
+        return how[-1]
 
     monkeypatch.setattr(stepper.objective, "try_inference", try_inference)
     pace = plan_steps(config, dataset, loader, stepper, started=0, clock=clock)[2]
     assert pace.reserve < 3
+
+
+def test_the_speed_of_a_slow_test_is_known_soon(source, monkeypatch):
+    """An image takes a second: four times 256 of them would be 17 minutes."""
+    config, clock = minutes(source, 20), Clock(tick=0.001)
+    dataset, loader, stepper = assemble(config)
+
+    def try_inference(dataset, world, precision, count):
+        clock.now += count
+        return count
+
+    monkeypatch.setattr(stepper.objective, "try_inference", try_inference)
+    pace = plan_steps(config, dataset, loader, stepper, started=0, clock=clock)[2]
+    assert clock.now < 30
+    assert pace.validation * pace.step_seconds > len(dataset.split("val"))
 
 
 def test_a_deadline_in_the_past(source):
