@@ -147,10 +147,7 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once.
-
-    What is ignored stays ignored.
-    """
+    """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once."""
     stop = Stop()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -160,8 +157,7 @@ def stopping() -> Iterator[Stop]:
 
     main = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGINT, signal.SIGTERM) if main else ()
-    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heard}
+    before = {number: signal.signal(number, note) for number in signals}
     try:
         yield stop
     finally:

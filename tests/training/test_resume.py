@@ -223,17 +223,6 @@ def test_a_signal_may_come_again_until_the_stop_is_recorded(data, tmp_path, monk
     assert "stopped after 5 of 9 steps" in logged()
 
 
-def test_an_ignored_signal_stops_nothing(data, tmp_path, monkeypatch):
-    """As with nohup, and in workers, whose parent tells them of Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        Alarm(monkeypatch, 4, signal.SIGINT)
-        run = train(everything(data, steps=9), out=tmp_path / "run", shown=False)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert run.info["status"] == "finished"
-
-
 def stopped(config, out, step):
     with pytest.MonkeyPatch.context() as patch:
         Alarm(patch, step)
