@@ -124,17 +124,22 @@ def test_a_killed_worker_costs_its_own_run_alone(lasting, tmp_path):
     assert_same_set(folder, whole)
 
 
-def test_what_was_stopped_goes_on_with_as_many_threads(lasting, tmp_path, monkeypatch):
-    runs, whole = lasting
-    folder, member = tmp_path / "set", runs.members[0]
+def stop_the_first(folder, runs):
+    """Begins a set, and stops it in the middle of its first run."""
     begin(folder, runs)
 
     def stop():
-        until(lambda: saved(folder, member))
+        until(lambda: saved(folder, runs.members[0]))
         os.kill(os.getpid(), signal.SIGTERM)
 
     with meanwhile(stop):
         assert not conduct_jobs(folder, 1)
+
+
+def test_what_was_stopped_goes_on_with_as_many_threads(lasting, tmp_path, monkeypatch):
+    runs, whole = lasting
+    folder, member = tmp_path / "set", runs.members[0]
+    stop_the_first(folder, runs)
     states = [each.state for each in read_outcomes(folder)]
     assert states == ["unfinished", "waiting"]
     assert Run.open(folder / member.folder).info["status"] == "interrupted"
@@ -149,14 +154,7 @@ def test_what_was_stopped_goes_on_with_as_many_threads(lasting, tmp_path, monkey
 def test_what_was_stopped_goes_on_alone_with_as_many_threads(lasting, tmp_path, monkeypatch):
     runs, whole = lasting
     folder, member = tmp_path / "set", runs.members[0]
-    begin(folder, runs)
-
-    def stop():
-        until(lambda: saved(folder, member))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with meanwhile(stop):
-        assert not conduct_jobs(folder, 1)
+    stop_the_first(folder, runs)
     leave_threads_open(monkeypatch)
     torch.set_num_threads(2)
     try:
