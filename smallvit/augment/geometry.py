@@ -140,16 +140,12 @@ def _weights(
 def _line_taps(
     position: Float[Tensor, "B H W"], side: int, interpolation: Interpolation, cubic: Tensor | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """The lines to read around a position on an axis, and their weights: 0 outside the frame."""
+    """The lines to read around a position on an axis, the edge again beyond it, and their weights."""
     position = position if interpolation == "nearest" else position - 0.5
     first = position.floor()
-    taps = []
     weights = _weights(position - first, interpolation, cubic)
-    for tap, weight in zip(_TAPS[interpolation], weights, strict=True):
-        line = first + tap
-        near = line.clamp(0, side - 1)
-        taps.append((near, weight * (near == line)))
-    return taps
+    taps = zip(_TAPS[interpolation], weights, strict=True)
+    return [((first + tap).clamp(0, side - 1), weight) for tap, weight in taps]
 
 
 def affine(
@@ -162,8 +158,7 @@ def affine(
 ) -> Float[Tensor, "B C H W"]:
     """Moves each image by its own map; returns whole numbers, with bicubic ones beyond 0 to 255.
 
-    Every image lies on an endless background of the fill colour, with which its edge blends.
-    (Pillow cuts a hard edge.)
+    As Pillow does it: the edge of an image is hard, and bicubic numbers are cut, not rounded.
 
     Args:
         matrix: The map from an output pixel to its source, both as (x, y) from the centre.
@@ -176,14 +171,19 @@ def affine(
     x = torch.arange(width, device=images.device) + (0.5 - width / 2)
     y = torch.arange(height, device=images.device)[:, None] + (0.5 - height / 2)
     xx, xy, x0, yx, yy, y0 = matrix.flatten(1)[:, :, None, None].unbind(1)
-    rows = _line_taps(yx * x + (yy * y + (y0 + height / 2)), height, interpolation, cubic)
-    columns = _line_taps(xx * x + (xy * y + (x0 + width / 2)), width, interpolation, cubic)
+    down, along = yx * x + (yy * y + (y0 + height / 2)), xx * x + (xy * y + (x0 + width / 2))
+    rows = _line_taps(down, height, interpolation, cubic)
+    columns = _line_taps(along, width, interpolation, cubic)
     source = images.flatten(2).float()
-    # The weight of the taps outside the frame goes to the background.
-    shares, parts = (torch.stack([w for _, w in taps]).sum(0) for taps in (rows, columns))
-    total = (1 - shares * parts)[:, None] * fill[:, None, None]
+    total = torch.zeros_like(images, dtype=torch.float32)
     for row, share in rows:
         for column, part in columns:
             index = (row * width + column).long().flatten(1)[:, None].expand(-1, channels, -1)
             total.addcmul_(source.gather(2, index).view_as(images), (share * part)[:, None])
-    return total.round_()
+    cut: Tensor | bool = interpolation not in ("nearest", "bilinear")
+    if cubic is not None and interpolation in ("random", "shears"):
+        cut = cubic[:, None, None, None]
+    # Cut a little above, so that what is whole but for float32's rounding stays.
+    total.add_(0.5 - 0.499 * cut).floor_()
+    inside = (down >= 0) & (down < height) & (along >= 0) & (along < width)
+    return torch.where(inside[:, None], total, fill[:, None, None])

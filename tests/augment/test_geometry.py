@@ -139,30 +139,10 @@ def test_nearest_maps_agree_with_torchvision(images, name, apply):
     assert not torch.equal(got, images)
 
 
+@pytest.mark.parametrize("way", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("name", list(MAPS))
-def test_bilinear_maps_agree_with_torchvision_to_two_levels(images, name):
-    """Inside the frame with any fill, and without one (black) everywhere.
-
-    With a fill, torchvision darkens the edge: it weights it twice.
-    """
-    from torchvision.transforms import InterpolationMode
-
-    mode = InterpolationMode.BILINEAR
-    ops = torch.full((64,), NUMBER[name])
-    black = torch.zeros(3, dtype=torch.uint8)
-    filled = operate(images, ops, MAPS[name], FILL, interpolation="bilinear")
-    bare = operate(images, ops, MAPS[name], black, interpolation="bilinear")
-    for i, (image, argument) in enumerate(zip(images, MAPS[name].tolist(), strict=True)):
-        within = torchvision_map(name, torch.full_like(image, 255), argument, mode, None) == 255
-        assert within.any()
-        wanted = torchvision_map(name, image, argument, mode, FILL.tolist())
-        assert worst(filled[i] * within, wanted * within) <= 2
-        assert worst(bare[i], torchvision_map(name, image, argument, mode, None)) <= 2
-
-
-@pytest.mark.parametrize("name", list(MAPS))
-def test_bicubic_maps_agree_with_pillow_to_two_levels(images, name):
-    """Torchvision has no bicubic maps of tensors; timm's are Pillow's."""
+def test_smooth_maps_agree_with_pillow_to_one_level(images, name, way):
+    """Edges too: those of all released code, which is Pillow's, are hard."""
     from timm.data import auto_augment
 
     calls = {
@@ -173,21 +153,16 @@ def test_bicubic_maps_agree_with_pillow_to_two_levels(images, name):
         "rotate": (auto_augment.rotate, 1.0),
     }
     call, sign = calls[name]
-    options = {"resample": Image.Resampling.BICUBIC, "fillcolor": tuple(FILL.tolist())}
+    options = {"resample": Image.Resampling[way.upper()], "fillcolor": tuple(FILL.tolist())}
     arguments = MAPS[name] + 0.3 * name.startswith("translate")
     ops = torch.full((64,), NUMBER[name])
-    got = operate(images, ops, arguments, FILL, interpolation="bicubic")
+    got = operate(images, ops, arguments, FILL, interpolation=way)
     for image, argument, result in zip(images, arguments.tolist(), got, strict=True):
-        padded = torch.zeros_like(image)
-        padded[:, 3:-3, 3:-3] = 255  # away from the edge, where Pillow repeats it
-        white = Image.fromarray(padded.permute(1, 2, 0).numpy())
-        blank = {"resample": Image.Resampling.BILINEAR, "fillcolor": (0, 0, 0)}
-        within = torch.from_numpy(np.array(call(white, sign * argument, **blank)) == 255)
         moved = call(Image.fromarray(image.permute(1, 2, 0).numpy()), sign * argument, **options)
         wanted = torch.from_numpy(np.array(moved)).permute(2, 0, 1)
-        within = within.permute(2, 0, 1)
-        assert within.any()
-        assert worst(result * within, wanted * within) <= 2
+        near = (result.int() - wanted.int()).abs() <= 1
+        # A source on the edge of the frame may fall either way in float32.
+        assert near.float().mean() > 0.999
 
 
 def affine_matrix(angle: Tensor, translation: Tensor, scale: Tensor, shear: Tensor) -> Tensor:
@@ -217,7 +192,11 @@ def test_affine_agrees_with_torchvision(images, interpolation):
         arguments = (float(angle[i]), shift[i].tolist(), float(scale[i]), shear[i].tolist())
         mode = InterpolationMode(interpolation)
         wanted = F.affine(image, *arguments, interpolation=mode).float()
-        share = ((got[i] - wanted).abs() <= (0 if interpolation == "nearest" else 2)).float()
+        near = (got[i] - wanted).abs() <= (0 if interpolation == "nearest" else 2)
+        if interpolation == "bilinear":  # torchvision blends the edge, Pillow and we do not
+            white = F.affine(torch.full_like(image, 255), *arguments, interpolation=mode)
+            near |= white < 255
+        share = near.float()
         # A source on the line between two pixels may fall either way in float32.
         assert share.mean() > (0.998 if interpolation == "nearest" else 0.9999)
 
