@@ -140,7 +140,7 @@ def _weights(
 def _line_taps(
     position: Float[Tensor, "B H W"], side: int, interpolation: Interpolation, cubic: Tensor | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """The lines to read around a position on an axis, the edge again beyond it, and their weights."""
+    """The lines to read around a position on an axis, and their weights; outside, the edge."""
     position = position if interpolation == "nearest" else position - 0.5
     first = position.floor()
     weights = _weights(position - first, interpolation, cubic)
