@@ -124,7 +124,7 @@ EXPECTED = [
     (
         "flowers102/*",
         "compact",
-        {"optim.lr": 5e-4, "loop.batch_size": 96, "augment.erasing": 0.0, "data.image_size": 224},
+        {"optim.lr": 5e-4, "loop.batch_size": 96, "augment.erasing": 0.25, "data.image_size": 224},
     ),
     ("*", "drloc", {**DRLOC, "loss.drloc": 0.0}),
     ("*-drloc", "drloc", {"loss.drloc": "auto"}),
