@@ -124,7 +124,13 @@ EXPECTED = [
     (
         "flowers102/*",
         "compact",
-        {"optim.lr": 5e-4, "loop.batch_size": 96, "augment.erasing": 0.25, "data.image_size": 224},
+        {
+            "optim.lr": 5e-4,
+            "loop.batch_size": 96,
+            "augment.erasing": 0.25,
+            "data.image_size": 224,
+            "data.fit": "crop",  # the test shows the middle
+        },
     ),
     ("*", "drloc", {**DRLOC, "loss.drloc": 0.0}),
     ("*-drloc", "drloc", {"loss.drloc": "auto"}),
@@ -319,6 +325,20 @@ def test_what_does_not_decay(key, free):
     assert bool(exempt) == bool(free)
     assert all(each.ndim == 1 for each in exempt) or free & {"bias_table", "token"}
     assert all(group["weight_decay"] in (0.0, config.optim.weight_decay) for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("key", "learned"),
+    [
+        ("cifar10/cct-7-3x1", True),
+        ("cifar10/cct-7-3x1-1500", False),
+        ("cifar100/cct-7-3x1-5000", False),
+        ("flowers102/cct-7-7x2", False),
+    ],
+)
+def test_which_rows_of_compact_learn_their_positions(key, learned):
+    _, model = built(find_row(key))
+    assert model.positions.table.requires_grad == learned
 
 
 def test_tuned_rows_train_on_all_images_in_more_than_a_batch_per_epoch():
