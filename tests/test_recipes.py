@@ -120,7 +120,8 @@ def test_compact_is_the_papers_recipe():
     )
     assert (hundred.augment.erasing, ten.augment.erasing) == (0.25, 0)
     assert is_mixed(steps - 1, steps, hundred.schedule)
-    assert is_mixed(steps - 1, steps, ten.schedule)  # "off at 175" never reached the loader
+    assert is_mixed(174 * 390, steps, ten.schedule)
+    assert not is_mixed(175 * 390, steps, ten.schedule)
 
 
 def test_compact_has_the_published_settings_of_larger_images():

@@ -19,8 +19,8 @@ _BEST = "best epoch on the test split"
 _CODE = "best epoch on the test split, as the released code keeps it"
 _NOT_STATED = "not stated"
 _SINE = (
-    "Sinusoid positions, as its config names them and as it was trained; since a later change the "
-    "released code builds learned ones in their place."
+    "Sinusoid positions, as its config names them and the paper trained it: the released code builds "
+    "learned ones in their place since a later change."
 )
 _WHICH = (
     "Two settings for CIFAR-10 are released, and which one this model had is not published: the "
@@ -266,6 +266,7 @@ def _compact_rows() -> Iterator[Published]:
                         "epochs": float(passes),
                         "warmup": 10 / passes,
                         "cooldown": 10 / passes,
+                        "mixed": 1.0,
                     },
                     "optim": {"lr": lr, "weight_decay": 0.05},
                     "augment": {"erasing": 0.25, "erasing_fill": "pixel"},
