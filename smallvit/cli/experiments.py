@@ -17,7 +17,7 @@ from smallvit.config_io import leaf, nested, overlaid
 
 if TYPE_CHECKING:
     from smallvit.experiments.cluster import Place
-    from smallvit.experiments.engine import Member, Outcome, RunSet
+    from smallvit.experiments.sets import Member, Outcome, RunSet
 
 logger = logging.getLogger("smallvit.cli")
 
@@ -117,7 +117,7 @@ def compare(
     Every model is trained with the same data, splits and budget.
     """
     from smallvit.experiments import compare_set
-    from smallvit.experiments.engine import SET
+    from smallvit.experiments.folder import SET
 
     settings = _settings(context, SHARED)
     wanted = None
@@ -182,7 +182,7 @@ def curve(
     if result is not None:
         from smallvit.experiments import read_outcomes
         from smallvit.experiments.curve import make_curves, result_of
-        from smallvit.experiments.engine import read_set
+        from smallvit.experiments.folder import read_set
         from smallvit.experiments.results import write_curve
 
         runs = read_set(folder)
@@ -225,7 +225,7 @@ def reproduce(
 ) -> None:
     """Train a row of the papers' tables, and show ours beside the published number."""
     from smallvit.experiments import read_outcomes, reproduce_set
-    from smallvit.experiments.engine import read_set
+    from smallvit.experiments.folder import read_set
     from smallvit.experiments.reproduce import result_of
     from smallvit.experiments.results import write_result
 
@@ -308,7 +308,7 @@ def _work(
 
     from smallvit.experiments import begin, conclude
     from smallvit.experiments.cluster import address_of
-    from smallvit.experiments.engine import SET, read_set, relocate
+    from smallvit.experiments.folder import SET, read_set, relocate
     from smallvit.experiments.jobs import check_jobs
     from smallvit.runs.places import new_folder
 
