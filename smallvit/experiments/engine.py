@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ def conduct(
     *,
     started: Callable[[Member], None] = lambda member: None,
     ended: Callable[[Outcome], None] = lambda outcome: None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Trains what is missing, one run after the other, so that each has the device to itself.
 
@@ -44,7 +42,6 @@ def conduct(
         folder: Of a set that `begin` wrote.
         started: Called before a member is trained or goes on.
         ended: Called after it is finished or has failed.
-        clock: Seconds; only their differences count.
 
     Returns:
         Whether all members were tried; False where a stop was requested.
@@ -57,7 +54,7 @@ def conduct(
         for member in unfinished(folder):
             note_commit(folder, member)
             started(member)
-            error = try_member(member, folder / member.folder, command, clock=clock)
+            error = try_member(member, folder / member.folder, command)
             if error is None:
                 return False
             ended(note_end(folder, member, error))
@@ -71,7 +68,6 @@ def try_member(
     *,
     jobs: int = 1,
     read: Callable[[], object] = lambda: None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> str | None:
     """Trains one member, from its beginning or from where it was stopped.
 
@@ -83,7 +79,6 @@ def try_member(
         command: For the record: what was typed for the set.
         jobs: How many runs share the cores.
         read: Called when other runs find the data in the cache; where a run goes on, at once.
-        clock: Seconds; only their differences count.
 
     Returns:
         Why it failed; empty if it is finished, and None where a stop was requested.
@@ -92,7 +87,7 @@ def try_member(
     usual = torch.get_num_threads()
     try:
         torch.set_num_threads(_threads(member, place, jobs, usual))
-        return "" if _train(member, place, command, read, clock).finished else None
+        return "" if _train(member, place, command, read).finished else None
     except Exception as failure:
         logger.debug("%s failed", member.name, exc_info=True)
         return str(failure) or type(failure).__name__
@@ -113,20 +108,14 @@ def _threads(member: Member, place: Path, jobs: int, usual: int) -> int:
     return min(before or max(usual // jobs, 1), usual)
 
 
-def _train(
-    member: Member,
-    place: Path,
-    command: str,
-    read: Callable[[], object],
-    clock: Callable[[], float],
-) -> Run:
+def _train(member: Member, place: Path, command: str, read: Callable[[], object]) -> Run:
     data = member.changes.get("data", {})
     if (place / INFO).is_file():
         if "source" in data:
             Run.open(place).moved(source=data["source"], root=data.get("root"))
         download = bool(data.get("download"))
         read()
-        return resume(place, download=download, shown=False, clock=clock)
+        return resume(place, download=download, shown=False)
     planned = plan(changes=member.changes)
     _refuse_others(place, planned.dataset)
     for split in planned.dataset.splits:  # the first run must not pay for what all of them use
@@ -139,7 +128,6 @@ def _train(
         audited=planned.audit,
         command=f"{command}  # {member.name}",
         shown=False,
-        clock=clock,
     )
 
 
