@@ -214,8 +214,7 @@ def _list_rows(results: Path) -> None:
             mark = "" if result.as_published else " *"
             ours, seeds = result.spread() + mark, str(len(result.trainings))
         seen = f"{row.images_seen:,}" if row.images_seen else "–"
-        published = f"{row.accuracy:g}"
-        rows.append((row.key, published, ours, seeds, row.model, row.recipe, seen, row.paper))
+        rows.append((row.key, row.percent, ours, seeds, row.model, row.recipe, seen, row.paper))
     console = Console()
     if not console.is_terminal:
         console.width = 160  # whole lines for whoever reads them next

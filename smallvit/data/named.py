@@ -30,6 +30,11 @@ def default_root() -> Path:
     return at_home(os.environ.get("SMALLVIT_DATA") or cache.directory() / "datasets")
 
 
+def is_named(spec: str) -> bool:
+    """Whether a source is the name of a dataset, with or without a variant."""
+    return spec.partition(":")[0] in NAMED
+
+
 def read_named(spec: str, root: Path, *, download: bool) -> Source:
     """Reads a dataset by name.
 

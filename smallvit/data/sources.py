@@ -128,10 +128,10 @@ def find(
     Raises:
         ValueError: There is no such source, or it is not laid out as expected.
     """
-    from smallvit.data.named import NAMED, default_root, read_named
+    from smallvit.data.named import NAMED, default_root, is_named, read_named
 
     path = at_home(spec)
-    if isinstance(spec, str) and spec.partition(":")[0] in NAMED:
+    if isinstance(spec, str) and is_named(spec):
         if path.exists():
             logger.warning("%s is read as the dataset of that name; the folder is ./%s", spec, spec)
         folder = default_root() if root is None else at_home(root)

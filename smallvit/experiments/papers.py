@@ -54,6 +54,11 @@ class Published:
     changes: dict[str, Any] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def percent(self) -> str:
+        """The published accuracy with one decimal, or two where there are two."""
+        return f"{self.accuracy:.2f}".removesuffix("0")
+
 
 #: Training images.
 COUNTS = {

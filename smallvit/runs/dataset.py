@@ -1,6 +1,11 @@
-"""The dataset that a config names."""
+"""The dataset that a config names, and where a run finds it again."""
+
+import os
+from pathlib import Path
 
 from smallvit.data import Dataset, load_data
+from smallvit.data.named import is_named
+from smallvit.files import at_home
 from smallvit.runs.config import DataConfig
 
 
@@ -33,3 +38,13 @@ def open_data(config: DataConfig, *, progress: bool = False) -> Dataset:
     if config.limit is not None:
         dataset = dataset.subset(config.limit, seed=config.limit_seed)
     return dataset
+
+
+def path_from(folder: Path, source: str) -> str | None:
+    """The way from a run folder to data that was given as a relative path; None for other data."""
+    if not source or is_named(source) or at_home(source).is_absolute():
+        return None
+    try:
+        return os.path.relpath(source, folder)
+    except ValueError:  # on another drive
+        return None

@@ -39,6 +39,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "cross_validation.folds": int,
     "cross_validation.accuracy": dict,
     **dict.fromkeys(("data.source", "data.fit", "data.fingerprint", "model.name"), str),
+    "data.path": str,
     **dict.fromkeys(("data.channels", "data.seed", "model.num_classes"), int),
     "model.in_channels": int,
     "model.image_size": list,

@@ -21,7 +21,7 @@ from smallvit.files import hash_bytes
 from smallvit.models.build import describe
 from smallvit.runs.checkpoint import Progress, load_checkpoint, remove_checkpoints
 from smallvit.runs.config import RunConfig
-from smallvit.runs.dataset import open_data
+from smallvit.runs.dataset import open_data, path_from
 from smallvit.runs.folder import Run
 from smallvit.runs.places import CHECKPOINTS, CONFIG, TakenError, check_writable, new_folder
 from smallvit.text import counted
@@ -98,6 +98,7 @@ def train(
         config = config.with_steps(steps, plans)
         config = replace(config, loop=replace(config.loop, every=every))
         facts = _facts(dataset, model, [*notes, *warnings, *more], world, command)
+        facts["data"]["path"] = path_from(folder, config.data.source)
         info = {**facts, "plans": [[0, steps]], "seen_before": seen}
         run = _create(folder, config, info, world, another=out is None)
         if shown and world.leads:
@@ -286,7 +287,7 @@ def resume(
                 run = _note_machine(run, world)
         require_loggers(config)
         set_determinism(config.loop.deterministic)
-        readable = replace(config, data=replace(config.data, download=download))
+        readable = replace(config, data=replace(run.located(), download=download))
         dataset = _read_data(readable, world, None, shown=shown, checked=False)
         run.check_data(dataset)
         checkpoint = load_checkpoint(run.folder / CHECKPOINTS)

@@ -330,3 +330,8 @@ def test_tuned_rows_train_on_all_images_in_more_than_a_batch_per_epoch():
         assert config.loss.drloc == ("auto" if row.key.endswith("-drloc") else 0.0)
         assert config.loss.drloc_form == "released"
         assert steps_of(config, images) > 500
+
+
+def test_published_numbers_have_as_many_digits_as_they_need():
+    keys = ("cifar100/t2t", "cifar100/sl-vit", "cifar10/swin-t")
+    assert [find_row(key).percent for key in keys] == ["77.0", "76.92", "59.5"]

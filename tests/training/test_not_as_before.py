@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from smallvit.cli import app
+from smallvit.inference.evaluate import evaluate
 from smallvit.runs.folder import Run
 from smallvit.runs.places import refuse_taken
 from smallvit.training import resume
@@ -126,3 +127,31 @@ def test_killed_between_the_end_and_its_tidying(source, tmp_path):
     assert not left[0].exists()
     resume_folds(tmp_path / "folds", shown=False)
     assert not left[1].exists()
+
+
+def test_a_run_finds_its_data_from_another_folder(tmp_path, monkeypatch):
+    """Relative to where the run began; both may have been moved together since."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    folder_of_images(project / "photos")
+    elsewhere.mkdir()
+    monkeypatch.chdir(project)
+    run = stopped(tiny("photos", *OFTEN, batch=8), Path("runs/first"), 2)
+    assert run.info["data"]["path"] == os.path.join("..", "..", "photos")
+    project.rename(tmp_path / "moved")
+    monkeypatch.chdir(elsewhere)
+    done = resume(tmp_path / "moved" / "runs" / "first", shown=False)
+    assert done.finished
+    assert done.config.data.source == "photos"
+    assert evaluate(done).count == len(done.dataset().labels("test"))
+
+
+def test_data_that_is_gone_is_named_with_its_place(tmp_path, monkeypatch):
+    folder_of_images(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    run = stopped(tiny("photos", *OFTEN, batch=8), tmp_path / "run", 2)
+    (tmp_path / "photos").rename(tmp_path / "pictures")
+    with pytest.raises(ValueError, match=r"photos, which is not at .*photos: put it back, or wri"):
+        resume(run.folder, shown=False)
+    text = (run.folder / "config.yaml").read_text()
+    (run.folder / "config.yaml").write_text(text.replace("source: photos", "source: pictures"))
+    assert resume(run.folder, shown=False).finished

@@ -1,0 +1,71 @@
+"""A paper's recipe trains our models exactly as its released code trains the authors'.
+
+Each file in training/ is named after a recipe and holds `changes`, a partial config for a schedule
+that is short enough, and `runs`. A run is named after an entry of reference_outputs.json and holds
+what the authors' own code gave in float64: `rates` and `losses`, the learning rate of each step and
+the loss before it, and `logits` in evaluation mode after the last step, a row for each image.
+
+There the authors' model started with the weights of `reference.state_dict`, and dropped nothing
+(dropout and stochastic depth at 0). Every step saw all of `training_images` as one batch,
+normalised with these images' own mean and standard deviation, with label smoothing 0.1 and no
+augmentation. Optimiser, parameter groups, schedule and loss were built as their training script
+builds them.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import smallvit
+from smallvit.augment import AugmentConfig
+from smallvit.runs.config import ModelConfig
+from tests.golden.reference import ENTRIES, our_name, state_dict, training_images
+
+FILES = sorted((Path(__file__).parent / "training").glob("*.json"))
+RECORDED = {path.stem: json.loads(path.read_text()) for path in FILES}
+RUNS = [(recipe, entry) for recipe, recorded in RECORDED.items() for entry in recorded["runs"]]
+
+#: Drops nothing, whatever the model's family could drop.
+WHOLE = {"dropout": 0.0, "attn_dropout": 0.0, "drop_path": 0.0}
+
+
+def train(recipe, entry, folder):
+    """A run of a recipe from the authors' weights."""
+    about = ENTRIES[entry]["config"]
+    classes, size = about["num_classes"], about["image_size"]
+    images, labels = training_images(size)
+    names = np.array([f"class {number}" for number in range(classes)])
+    np.savez(folder / "images.npz", images=images, labels=labels, class_names=names)
+    torch.save(state_dict(entry), folder / "start.pth")
+    fixed = {
+        "data": {"image_size": size, "val": 0.0, "test": 0.0},
+        "loop": {"precision": "fp32", "every": 1, "device": "cpu"},
+    }
+    config = smallvit.plan(
+        folder / "images.npz", recipe=recipe, model=our_name(entry), changes=fixed
+    ).config
+    config = config.changed(RECORDED[recipe]["changes"])
+    model = ModelConfig(name=our_name(entry), pretrained=str(folder / "start.pth"), options=WHOLE)
+    augment = AugmentConfig(smoothing=config.augment.smoothing)
+    return smallvit.train(
+        replace(config, model=model, augment=augment), out=folder / "run", shown=False
+    )
+
+
+@pytest.mark.parametrize(("recipe", "entry"), RUNS)
+def test_losses_rates_and_logits(recipe, entry, tmp_path):
+    expected = RECORDED[recipe]["runs"][entry]
+    run = train(recipe, entry, tmp_path)
+    steps = [line for line in run.log() if line["kind"] == "train"]
+    assert [step["lr"] for step in steps] == pytest.approx(expected["rates"], rel=1e-6)
+    assert [step["loss"] for step in steps] == pytest.approx(expected["losses"], abs=1e-3)
+    dataset = run.dataset()
+    with torch.inference_mode():
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in dataset.statistics)
+        images = torch.from_numpy(np.array(dataset.pixels("train")))
+        logits = run.model().eval()((images / 255 - mean) / std)
+    torch.testing.assert_close(logits, torch.tensor(expected["logits"]), rtol=0, atol=5e-3)
