@@ -167,6 +167,7 @@ def test_drloc_is_the_released_recipe():
     assert (few.loop.batch_size, few.optim.lr) == (600, 5e-4 * 600 / 512)
     assert (config.data.mean, config.data.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert chosen("drloc", channels=1).data.mean is None
+    assert config.data.fit == "imagenet"
     passes = [chosen("drloc", model=name).loop.accumulation for name in ("swin_t", "cvt_13")]
     assert passes == [1, 8]  # batch norm sees 128 images
 

@@ -436,7 +436,7 @@ def train_member(
     planned = plan(changes=member.changes)
     _refuse_others(place, planned.dataset)
     for split in planned.dataset.splits:  # the first run must not pay for what all of them use
-        planned.dataset.pixels(split)
+        (planned.dataset.uncut if split == "train" else planned.dataset).pixels(split)
     read()
     return train(
         planned.config,

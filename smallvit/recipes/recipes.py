@@ -164,7 +164,7 @@ def drloc(facts: Facts) -> Choice:
     # Batch norm sees the 128 images of one of its eight processes.
     parts = 8 if batch == 1024 and (facts.model or "").startswith("cvt_") else 1
     config = RunConfig(
-        data=DataConfig(image_size=size, mean=mean, std=std),
+        data=DataConfig(image_size=size, fit="imagenet", mean=mean, std=std),
         model=ModelConfig(name="swin_t"),
         augment=PRESETS["drloc"],
         loss=LossConfig(drloc="auto", drloc_form="released"),
@@ -182,6 +182,7 @@ def drloc(facts: Facts) -> Choice:
     )
     reasons = {
         **size_reason(facts, size),
+        "data.fit": "tests enlarge images to 8/7 of their size and take the middle, as released",
         "loss.drloc loss.drloc_form loss.pairs": "dense relative localization as released: 64 "
         "pairs of tokens per image tell how many tokens apart they are",
         "schedule.epochs schedule.horizon": "the released code ends after 101 of its 300 epochs",

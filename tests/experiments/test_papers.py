@@ -102,6 +102,7 @@ DRLOC = {
     "augment.erasing_last": False,
     "augment.mix_batch": 128,
     "data.image_size": 224,
+    "data.fit": "imagenet",
     "data.mean": (0.485, 0.456, 0.406),
     "data.std": (0.229, 0.224, 0.225),
     "schedule.late": True,
