@@ -51,6 +51,8 @@ def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
     Letterbox keeps the whole image and its proportions and centres it; stretch keeps the whole
     image; crop keeps the proportions and cuts the longer side, equally on both ends; imagenet makes
     the shorter side 8/7 of the canvas and keeps the middle, as ImageNet's tests do (256 and 224).
+    All of them leave an image of the canvas's size as it is: exported graphs fit once more what
+    `Card.prepare` has fitted.
     """
     check("fit", fit, Fit)
     rows, columns = size
@@ -60,7 +62,7 @@ def place(height: int, width: int, size: Size, fit: Fit) -> Placement:
         h = min(height, max(1, divide(width * rows, columns)))
         w = min(width, max(1, divide(height * columns, rows)))
         return Placement(((height - h) // 2, (width - w) // 2, h, w), size, (0, 0))
-    if fit == "imagenet":
+    if fit == "imagenet" and (height, width) != (rows, columns):
         tall, wide = 8 * rows // 7, 8 * columns // 7
         inner = max(tall, wide * height // width), max(wide, tall * width // height)
         return Placement(

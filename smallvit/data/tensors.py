@@ -61,6 +61,7 @@ def _side(length: Int64[Tensor, ""], other: Int64[Tensor, ""], size: Size, fit: 
         return _Side((length - part) // 2, part, full, zero)
     if fit == "imagenet":
         inner = (8 * beside // 7 * length // other).clamp(min=8 * canvas // 7)
+        inner = torch.where((length == canvas) & (other == beside), length, inner)
         return _Side(zero, length, inner, -half(inner - canvas))
     inner = divide(length * beside, other).clamp(1, canvas)
     return _Side(zero, length, inner, (canvas - inner) // 2)

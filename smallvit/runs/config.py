@@ -41,9 +41,9 @@ class DataConfig:
         image_size: Side of the images that the model sees, or height and width; by default the
             recipe chooses it.
         fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch
-            squeezes, crop takes the middle; imagenet, as ImageNet's tests do, enlarges any image to
-            8/7 of that size (bicubic) and takes the middle, while crops for training are cut out of
-            the images as they are.
+            squeezes, crop takes the middle; imagenet, as ImageNet's tests do, resizes it to 8/7 of
+            that size (bicubic) and takes the middle, while crops for training are cut out of the
+            images as they are.
         mean: What is subtracted from each channel, on a scale of 0 to 1; by default the training
             images' mean, and in fine-tuning that of the weights, where they say it.
         std: What each channel is divided by, in the same way.

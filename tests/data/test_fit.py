@@ -74,11 +74,11 @@ def test_bars_are_grey_and_in_the_middle() -> None:
 
 def test_an_image_of_the_right_size_is_left_alone(photo: Path) -> None:
     image = read_image(photo)
-    for fit in FITS[:3]:
+    for fit in FITS:
         assert (fit_image(image, image.shape[:2], fit) == image).all()
 
 
-@pytest.mark.parametrize("side", [32, 56, 224])
+@pytest.mark.parametrize("side", [48, 56, 224])
 @pytest.mark.parametrize("shape", [(32, 32), (28, 28), (500, 667), (501, 333), (64, 90)])
 def test_imagenet_is_torchvisions_resize_and_centre_crop(side, shape) -> None:
     from torchvision.transforms import CenterCrop, InterpolationMode, Resize
