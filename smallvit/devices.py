@@ -21,6 +21,17 @@ def prefers_bf16(device: "torch.device") -> bool:
     return device.type == "cpu" and known is not None and bool(known())
 
 
+def images_per_pass(device: "torch.device", size: tuple[int, int]) -> int:
+    """How many images of a size to show at a time where no gradients are needed.
+
+    On a CPU so few that the memory of a layer's tensors is not given back to the system and cleared
+    anew each time (docs/performance.md).
+    """
+    if device.type != "cpu":
+        return 256
+    return max(8, min(64, 2**19 // (size[0] * size[1])))
+
+
 def choose_device(name: str) -> "torch.device":
     """The device of that name; "auto" is a GPU if there is one.
 

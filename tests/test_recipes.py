@@ -134,9 +134,10 @@ def test_compact_has_the_published_settings_of_larger_images():
     )
     assert (flowers.schedule.start, flowers.schedule.mixed) == (1e-6, 1)
     assert flowers.augment == PRESETS["compact_flowers"]
+    assert (flowers.augment.erasing, flowers.augment.erasing_fill) == (0.25, "pixel")
     many = chosen("compact", source="photos", classes=1000, images=1_281_167, shared_size=None)
     assert (many.data.image_size, many.model.name) == (224, "cct_14_7x2")
-    assert (many.optim.lr, many.optim.weight_decay, many.loop.batch_size) == (5e-4, 0.05, 128)
+    assert (many.optim.lr, many.optim.weight_decay, many.loop.batch_size) == (5e-4, 0.05, 1024)
     assert many.augment == PRESETS["compact_imagenet"]
     tiny = chosen("compact", source="tiny-imagenet", classes=200, images=100_000, side=64)
     assert tiny.data.image_size == 64

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from smallvit.runs.config import RunConfig
-from smallvit.runs.folder import FORMAT
+from smallvit.runs.reading import FORMAT
 from smallvit.training import train
 
 TARGET = Path(__file__).parents[1] / "tests" / "golden" / "runs" / f"format_{FORMAT}"

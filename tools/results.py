@@ -30,7 +30,7 @@ PAPERS = {
 
 def measured() -> str:
     """What was trained: a line each in a table, then its command and what is to be known of it."""
-    published = {row.key: f"{row.accuracy:g}" for row, _ in overview(RESULTS)}
+    published = {row.key: row.percent for row, _ in overview(RESULTS)}
     lines = [
         "| | accuracy | seeds | paper | images seen | minutes | images/s | device | commit |",
         "|---|--:|--:|--:|--:|--:|--:|---|---|",
@@ -93,7 +93,7 @@ def papers() -> str:
 def _line(row: Published, result: Result | None) -> str:
     ours = result.spread() if result else "not run"
     seeds = len(result.trainings) if result else ""
-    return f"| `{row.key}` | `{row.model}` | {row.accuracy:g} | {ours} | {seeds} |"
+    return f"| `{row.key}` | `{row.model}` | {row.percent} | {ours} | {seeds} |"
 
 
 def curves() -> str:

@@ -189,7 +189,7 @@ PRESETS: dict[PresetName, AugmentConfig] = {
     "spt_imagenet": replace(_SPT, policy="auto_imagenet"),
     "compact_cifar10": _COMPACT,
     "compact_cifar100": replace(_COMPACT, erasing=0.25),
-    "compact_flowers": _COMPACT,
+    "compact_flowers": replace(_COMPACT, erasing=0.25),
     "compact_imagenet": replace(_COMPACT, resized_crop=(0.08, 1.0), erasing=0.25),
     "drloc": _DRLOC,
 }

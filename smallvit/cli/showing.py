@@ -12,7 +12,7 @@ from smallvit.cli.terminal import legible
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from smallvit.experiments.engine import Member, Outcome
+    from smallvit.experiments.sets import Member, Outcome
     from smallvit.reporting.sheet import Sheet
 
 logger = logging.getLogger("smallvit.cli")

@@ -11,10 +11,11 @@ from smallvit.extras import on_first_use
 
 if TYPE_CHECKING:
     from smallvit.data.auditing import OVERRIDES, Audit, Finding, audit
-    from smallvit.data.dataset import Dataset, load_data
+    from smallvit.data.dataset import Dataset
     from smallvit.data.fit import FILL, fit_image
     from smallvit.data.images import UnreadableError, read_image, to_channels
     from smallvit.data.loader import Batch, Loader
+    from smallvit.data.loading import load_data
     from smallvit.data.previews import preview
     from smallvit.data.samples import Samples
     from smallvit.data.tensors import fit_tensor
@@ -44,10 +45,11 @@ __getattr__ = on_first_use(
     __name__,
     {
         "auditing": ("OVERRIDES", "Audit", "Finding", "audit"),
-        "dataset": ("Dataset", "load_data"),
+        "dataset": ("Dataset",),
         "fit": ("FILL", "Fit", "fit_image"),
         "images": ("UnreadableError", "read_image", "to_channels"),
         "loader": ("Batch", "Loader"),
+        "loading": ("load_data",),
         "previews": ("preview",),
         "samples": ("Samples",),
         "tensors": ("fit_tensor",),

@@ -1,9 +1,7 @@
-"""`load_data`: from a specification to splits of images, and to images of one size."""
+"""`Dataset`: splits of images, their subsets and folds, and their pixels at one size."""
 
-import logging
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -11,27 +9,17 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, UInt8
-from PIL import __version__ as pillow
 
-from smallvit.arguments import Natural, Positive, Seed, Width, check, checked
+from smallvit.arguments import Natural, Positive, check, checked
 from smallvit.data import cache
-from smallvit.data.fit import FILL, fit_image
-from smallvit.data.folders import UNLABELLED
-from smallvit.data.images import UnreadableError
-from smallvit.data.parallel import spread
-from smallvit.data.samples import Samples, Source, class_order
-from smallvit.data.similar import families
-from smallvit.data.sources import SPLITS, find
-from smallvit.data.splits import assign, deal, hold_out, keep
-from smallvit.data.survey import survey_array, survey_files
+from smallvit.data.decoding import Decoder
+from smallvit.data.fit import FILL
+from smallvit.data.samples import Samples
+from smallvit.data.sources import SPLITS
+from smallvit.data.splits import deal, hold_out, keep
 from smallvit.files import hash_bytes
 from smallvit.sizes import Fit, Size, as_size
-from smallvit.text import counted, nearest, shown, some
-
-logger = logging.getLogger(__name__)
-
-_VERSION = 2
-_TRIED, _TRIAL = 8, 0.1  # images at the least, and seconds, that tell how long decoding takes
+from smallvit.text import counted, shown, some
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,11 +137,12 @@ class Dataset:
             OSError: The cache cannot be written.
         """
         samples = self.split(split)
-        if not isinstance(samples.images, tuple) and self._is_ready(samples):
+        decoder = Decoder(self.image_size, self.channels, self.fit)
+        if not isinstance(samples.images, tuple) and decoder.is_ready(samples):
             return np.ascontiguousarray(samples.images.transpose(0, 3, 1, 2))
         return cache.stored(
-            *self._entry(samples),
-            partial(self._decoded, samples, split, progress),
+            *decoder.entry(samples),
+            partial(decoder.decode_all, samples, split, progress),
             {"source": shown(self.source), "split": split, "fit": self.fit},
         )
 
@@ -162,35 +151,8 @@ class Dataset:
 
         What is in the cache, or needs no decoding, takes none.
         """
-        waiting = [
-            (samples, int(index))
-            for samples in self.splits.values()
-            if not self._is_ready(samples) and not cache.holds(*self._entry(samples))
-            for index in np.flatnonzero(samples.survey.readable)
-        ]
-        seconds, tried = 0.0, waiting[:0]
-        # Twice as many each time, so that starting threads does not count.
-        while seconds < _TRIAL and len(tried) < len(waiting):
-            count = min(max(2 * len(tried), _TRIED), len(waiting))
-            tried = waiting[:: len(waiting) // count][:count]
-            started = clock()
-            for _ in spread(lambda each: self._fitted(*each), tried, description="", size=1):
-                pass
-            seconds = clock() - started
-        return seconds * _pixels(waiting) / max(_pixels(tried), 1)
-
-    def _is_ready(self, samples: Samples) -> bool:
-        """Whether its images are pixels of the size and the channels that are wanted."""
-        shape = (*self.image_size, self.channels)
-        return not isinstance(samples.images, tuple) and samples.images.shape[1:] == shape
-
-    def _entry(self, samples: Samples) -> tuple[str, tuple[int, ...]]:
-        """The key of its images in the cache, and the shape of all of them."""
-        key = f"{_VERSION} {pillow} {self.image_size} {self.fit} {FILL} {self.channels} "
-        if not isinstance(samples.images, tuple):
-            key += f"{samples.images.shape[1:]} "  # the digest of pixels leaves it out
-        shape = (len(samples), self.channels, *self.image_size)
-        return hash_bytes(key.encode() + samples.survey.digests.tobytes()), shape
+        decoder = Decoder(self.image_size, self.channels, self.fit)
+        return decoder.seconds(self.splits.values(), clock)
 
     @cached_property
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -254,17 +216,13 @@ class Dataset:
         Raises:
             ValueError: No training image can be read, or no image at all.
         """
-        splits = {
-            name: samples.select(np.flatnonzero(samples.survey.readable))
-            for name, samples in self.splits.items()
-        }
-        bad = [
-            samples.names[i]
-            for samples in self.splits.values()
-            for i in sorted(samples.survey.errors)
-        ]
-        left = {name: samples for name, samples in splits.items() if len(samples)}
-        lost = [name for name in splits if name not in left]
+        left: dict[str, Samples] = {}
+        bad: list[str] = []
+        for name, samples in self.splits.items():
+            bad += [samples.names[i] for i in sorted(samples.survey.errors)]
+            if samples.survey.readable.any():
+                left[name] = samples.select(np.flatnonzero(samples.survey.readable))
+        lost = [name for name in self.splits if name not in left]
         if "train" in lost or not left:
             raise ValueError(
                 f"no image of the {lost[0]} split of {shown(self.source)} can be read: "
@@ -301,7 +259,7 @@ class Dataset:
         if not 0 <= number < folds:
             raise ValueError(f"fold is {number}: allowed is 0 to {folds - 1}")
         pool = self.split("train")
-        groupings = _groupings(pool, self.official)
+        groupings = pool.groupings(self.official)
         tested = deal(pool.labels, groupings, folds=folds, seed=self.seed) == number
         rest = np.flatnonzero(~tested)
         held = np.zeros(len(rest), bool)
@@ -339,146 +297,13 @@ class Dataset:
         for name in ("train", "val") if share < 1 else ():
             if name in splits:
                 samples = splits[name]
-                groupings = _groupings(samples, self.official)
+                groupings = samples.groupings(self.official)
                 kept = keep(samples.labels, groupings, fraction=share, seed=seed)
                 splits[name] = samples.select(np.flatnonzero(kept))
         return replace(self, splits=MappingProxyType(splits))
-
-    def _decoded(
-        self, samples: Samples, split: str, progress: bool
-    ) -> Iterator[UInt8[np.ndarray, "C H W"]]:
-        failed = []
-        for result in spread(
-            partial(self._fitted, samples),
-            range(len(samples)),
-            description=f"decoding {split}",
-            progress=progress,
-        ):
-            if isinstance(result, str):
-                failed.append(result)
-            else:
-                yield result.transpose(2, 0, 1)
-        if failed:
-            raise ValueError(
-                f"{counted(len(failed), 'image')} of the {split} split cannot be read: "
-                f"{some(failed)}. Replace or remove them; `smallvit train --allow unreadable` and "
-                "Dataset.readable() leave them out"
-            )
-
-    def _fitted(self, samples: Samples, index: int) -> np.ndarray | str:
-        """An image at its size, or why it cannot be read."""
-        try:
-            return fit_image(samples.read(index, self.channels), self.image_size, self.fit)
-        except UnreadableError as error:
-            return f"{shown(samples.names[index])} ({error})"
-
-
-def _pixels(images: Iterable[tuple[Samples, int]]) -> int:
-    """Of all of them together, as their files have them."""
-    return sum(int(samples.survey.sizes[index].prod()) for samples, index in images)
 
 
 def _hash_of(*parts: Samples) -> str:
     """Of all images of some splits, whatever their names and their order."""
     rows = sorted(row.tobytes() for part in parts for row in part.survey.digests)
     return hash_bytes(b"".join(rows))
-
-
-@checked
-def load_data(
-    spec: str | os.PathLike[str],
-    *,
-    image_size: int | Size | None = None,
-    fit: Fit = "letterbox",
-    channels: Width | None = None,
-    classes: Sequence[str] | None = None,
-    val: float | int | None = None,
-    test: float | int | None = None,
-    seed: Seed = 0,
-    root: str | os.PathLike[str] | None = None,
-    download: bool = False,
-    unlabelled: bool = False,
-    progress: bool = False,
-) -> Dataset:
-    """Finds images and labels, whatever form they have.
-
-    Args:
-        spec: A folder of images, a table of paths, an .npz file or the name of a public dataset;
-            `smallvit.data.sources` lists the forms, `smallvit.data.named` the names.
-        image_size: One number, or (height, width). None takes the size that all images share;
-            if they have several, `Dataset.sized` chooses one later.
-        fit: How other shapes come to that size: the whole image with bars (letterbox), the whole
-            image squeezed (stretch), or its middle (crop).
-        channels: 1 or 3 to have all images grey or coloured; None follows the images.
-        classes: The only classes allowed, in this order: those of a trained model.
-        val: Share of the training images held out for validation where the source has no such
-            split; 0 for no validation split, even if the source has one. None means a tenth.
-        test: The same for the test split; None means a fifth.
-        seed: Seed of the splits that are held out.
-        root: The folder of named datasets; see `smallvit.data.named.default_root`.
-        download: Whether a named dataset may be downloaded.
-        unlabelled: Whether a folder without class folders is welcome: its images are of one class,
-            and no test split is made of them.
-        progress: Whether to show a bar.
-
-    Raises:
-        ValueError: The source does not exist, is not laid out as expected, or has unknown labels.
-    """
-    size = None if image_size is None else as_size(image_size)
-    source = find(spec, root=root, download=download, unlabelled=unlabelled)
-    if unlabelled and source.classes == (UNLABELLED,) and test is None:
-        test = 0.0
-    names = _classes(source, classes, spec)
-    number = {name: i for i, name in enumerate(names)}
-    survey = (
-        survey_files(source.images, progress=progress)
-        if isinstance(source.images, tuple)
-        else survey_array(source.images)
-    )
-    pool = Samples(
-        images=source.images,
-        names=tuple(source.names),
-        labels=np.array([number[label] for label in source.labels], np.int64),
-        survey=survey,
-    )
-    together, digests = _groupings(pool, source.official)
-    shares = {"test": test, "val": val}
-    indices, held_out, notes = assign(pool.labels, digests, together, source.splits, shares, seed)
-    return Dataset(
-        source=os.fspath(spec),
-        classes=names,
-        splits=MappingProxyType({name: pool.select(each) for name, each in indices.items()}),
-        # Colour where grey and colour are mixed, or where nothing can be read.
-        channels=channels or int(survey.channels.max(initial=0)) or 3,
-        chosen_size=size,
-        fit=fit,
-        seed=seed,
-        held_out=MappingProxyType(held_out),
-        named=source.named,
-        official=source.official,
-        notes=(*source.notes, *notes),
-    )
-
-
-def _classes(
-    source: Source, allowed: Sequence[str] | None, spec: str | os.PathLike[str]
-) -> tuple[str, ...]:
-    """Class names in order; refuses labels that are none of them."""
-    names = tuple(allowed or source.classes or class_order(source.labels))
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{shown(spec)} has several classes called {some(twice)}: rename them")
-    unknown = sorted(set(source.labels) - set(names))
-    if unknown:
-        raise ValueError(
-            f"{shown(spec)} has labels that are none of the {len(names)} classes "
-            f"({some(names, 6)}): {some(unknown)}{nearest(unknown[0], names)}"
-        )
-    return names
-
-
-def _groupings(samples: Samples, official: bool) -> tuple[UInt8[np.ndarray, "N digest"], ...]:
-    """Which images stay together: near duplicates, and where that is too coarse equal ones."""
-    digests = samples.survey.digests
-    # Benchmarks are divided as everyone does, also where they have duplicates.
-    return digests if official else families(digests, samples.survey.thumbs), digests

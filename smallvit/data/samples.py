@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from smallvit.data.images import Decoded, UnreadableError, decode, read_bytes, to_channels
+from smallvit.data.similar import families
 from smallvit.data.survey import Survey, digest
 
 Images = tuple[Path, ...] | UInt8[np.ndarray, "N H W C"]
@@ -97,3 +98,13 @@ class Samples:
         if digest(data) != self.survey.digests[index].tobytes():
             raise UnreadableError("it changed after it was first read: start again")
         return to_channels(decode(data), channels)
+
+    def groupings(self, official: bool) -> tuple[UInt8[np.ndarray, "N digest"], ...]:
+        """Which images stay together: near duplicates, and where that is too coarse equal ones.
+
+        Args:
+            official: Whether they are those of a published benchmark, which are divided as everyone
+                does, also where they have duplicates.
+        """
+        digests = self.survey.digests
+        return digests if official else families(digests, self.survey.thumbs), digests

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float32, Int, UInt8
 
 from smallvit.arguments import Natural, Positive, checked, described
 from smallvit.data.cache import refuse_truncated
-from smallvit.devices import choose_device
+from smallvit.devices import choose_device, images_per_pass
 from smallvit.evaluation.calibration import flip_average, reliability, softmax
 from smallvit.evaluation.checks import check_logits
 from smallvit.evaluation.intervals import REPLICATES, Estimate, wilson
@@ -32,7 +32,7 @@ def logits_of(
     *,
     mean: Sequence[float],
     std: Sequence[float],
-    batch_size: Positive = 256,
+    batch_size: Positive | None = None,
     device: "torch.device | str" = "cpu",
     flip: bool = False,
     precision: Precision | None = None,
@@ -47,7 +47,7 @@ def logits_of(
         pixels: Decoded images; a mapping of a file larger than memory is fine.
         mean: What is subtracted from each channel, on a scale of 0 to 1.
         std: What each channel is divided by, on the same scale.
-        batch_size: Images at a time.
+        batch_size: Images at a time; None means as many as suit the device.
         device: Where to run it.
         flip: Whether to average with the mirror images; see `flip_average`.
         precision: Of autocast; None and fp32 do without.
@@ -83,7 +83,7 @@ def logits_of(
 
     def run(pixels: UInt8[np.ndarray, "N C H W"]) -> Float32[np.ndarray, "N K"]:
         batches: list[torch.Tensor] = []
-        start, size = 0, batch_size
+        start, size = 0, batch_size or images_per_pass(device, pixels.shape[2:])
         while start < len(pixels):
             refuse_truncated(pixels)
             try:

@@ -12,16 +12,10 @@ from smallvit.experiments import ablate, compare, curve, reproduce
 from smallvit.experiments.ablate import ablate_set
 from smallvit.experiments.compare import compare_set
 from smallvit.experiments.curve import curve_set
-from smallvit.experiments.engine import (
-    Member,
-    Outcome,
-    RunSet,
-    begin,
-    conduct,
-    read_outcomes,
-    read_set,
-)
+from smallvit.experiments.engine import conduct
+from smallvit.experiments.folder import begin, read_outcomes, read_set
 from smallvit.experiments.reproduce import reproduce_set
+from smallvit.experiments.sets import Member, Outcome, RunSet
 from smallvit.files import write_bytes, write_json
 from smallvit.reporting.report import figure_svg, sheet_page
 from smallvit.reporting.sheet import Sheet

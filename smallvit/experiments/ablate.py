@@ -7,7 +7,7 @@ from typing import Any
 from smallvit.arguments import checked
 from smallvit.config_io import leaf, nested, overlaid
 from smallvit.experiments import compare
-from smallvit.experiments.engine import Outcome, RunSet
+from smallvit.experiments.sets import Outcome, RunSet
 from smallvit.models.names import Name, check_name
 from smallvit.recipes import Plan, plan
 from smallvit.reporting.sheet import Sheet

@@ -20,16 +20,9 @@ from typing import Any
 
 import smallvit
 from smallvit.config_io import from_plain, to_plain
-from smallvit.experiments.engine import (
-    Member,
-    Outcome,
-    alone,
-    note_commit,
-    note_end,
-    read_set,
-    try_member,
-    unfinished,
-)
+from smallvit.experiments.engine import try_member
+from smallvit.experiments.folder import alone, note_commit, note_end, read_set, unfinished
+from smallvit.experiments.sets import Member, Outcome
 from smallvit.extras import require
 from smallvit.files import write_bytes
 from smallvit.runs.places import CHECKPOINTS, INFO, LOG

@@ -7,7 +7,6 @@ import numpy as np
 
 from smallvit.arguments import Between, checked
 from smallvit.config_io import leaf, nested, overlaid
-from smallvit.experiments.engine import CHOSEN, Member, Outcome, RunSet
 from smallvit.experiments.rows import (
     Row,
     evaluations_of,
@@ -16,6 +15,7 @@ from smallvit.experiments.rows import (
     tell_p,
     verdicts,
 )
+from smallvit.experiments.sets import CHOSEN, Member, Outcome, RunSet
 from smallvit.files import at_home
 from smallvit.models.names import check_name
 from smallvit.recipes import Plan, plan

@@ -11,9 +11,9 @@ from smallvit.evaluation.paired import same_images
 from smallvit.evaluation.power_law import PowerLaw, fit_power_law
 from smallvit.evaluation.seeds import hits_of
 from smallvit.experiments import compare
-from smallvit.experiments.engine import Outcome, RunSet
 from smallvit.experiments.results import CurveOfModel, CurvePoint, CurveResult
 from smallvit.experiments.rows import Row, evaluations_of, make_rows, seen_before
+from smallvit.experiments.sets import Outcome, RunSet
 from smallvit.recipes import plan
 from smallvit.reporting.charts import Chart
 from smallvit.reporting.comparing import points

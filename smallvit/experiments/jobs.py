@@ -21,16 +21,9 @@ from typing import Any
 
 from smallvit.arguments import Positive, checked
 from smallvit.config_io import leaf
-from smallvit.experiments.engine import (
-    Member,
-    Outcome,
-    alone,
-    note_commit,
-    note_end,
-    read_set,
-    try_member,
-    unfinished,
-)
+from smallvit.experiments.engine import try_member
+from smallvit.experiments.folder import alone, note_commit, note_end, read_set, unfinished
+from smallvit.experiments.sets import Member, Outcome
 from smallvit.recipes import RECIPES
 from smallvit.runs.changes import BUDGET
 from smallvit.training.pace import Stop, stopping

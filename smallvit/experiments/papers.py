@@ -18,7 +18,10 @@ SPT, DRLOC, COMPACT = "2112.13492", "2106.03746", "2104.05704"
 _BEST = "best epoch on the test split"
 _CODE = "best epoch on the test split, as the released code keeps it"
 _NOT_STATED = "not stated"
-_LEARNED = "Its config names sinusoid positions; the released code builds learned ones, as here."
+_SINE = (
+    "Sinusoid positions, as its config names them and the paper trained it: the released code builds "
+    "learned ones in their place since a later change."
+)
 _WHICH = (
     "Two settings for CIFAR-10 are released, and which one this model had is not published: the "
     "other one erases too."
@@ -53,6 +56,11 @@ class Published:
     chosen: str
     changes: dict[str, Any] = field(default_factory=dict)
     note: str = ""
+
+    @property
+    def percent(self) -> str:
+        """The published accuracy with one decimal, or two where there are two."""
+        return f"{self.accuracy:.2f}".removesuffix("0")
 
 
 #: Training images.
@@ -262,8 +270,9 @@ def _compact_rows() -> Iterator[Published]:
                     },
                     "optim": {"lr": lr, "weight_decay": 0.05},
                     "augment": {"erasing": 0.25, "erasing_fill": "pixel"},
+                    "model": {"options": {"position": "sine"}},
                 },
-                note=_LEARNED,
+                note=_SINE,
                 **about,
             )
     yield Published(
@@ -272,8 +281,11 @@ def _compact_rows() -> Iterator[Published]:
         model="cct_7_7x2",
         images_seen=None,
         accuracy=97.2,
-        changes={"data": {"image_size": 224}},
+        changes={
+            "data": {"image_size": 224, "fit": "crop"},
+            "model": {"options": {"position": "sine"}},
+        },
         note="On folders of about 6.5 k training images that circulate, not the official split, on "
-        "which users report 62.",
+        f"which users report 62. {_SINE}",
         **about,
     )

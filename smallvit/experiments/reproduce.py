@@ -7,10 +7,10 @@ from typing import Any
 from smallvit.arguments import checked
 from smallvit.config_io import flattened, leaf, overlaid
 from smallvit.experiments import compare
-from smallvit.experiments.engine import Outcome, RunSet
 from smallvit.experiments.papers import CLASSES, COUNTS, Published, find_row, rows
 from smallvit.experiments.results import NOT_THE_ROW, Result, Training, read_results
 from smallvit.experiments.rows import Row, make_rows
+from smallvit.experiments.sets import Outcome, RunSet
 from smallvit.reporting.comparing import points
 from smallvit.reporting.sheet import Cell, Sheet, Table, accuracy_over
 from smallvit.runs.config import RunConfig

@@ -12,7 +12,7 @@ from smallvit.config_io import leaf
 from smallvit.evaluation import Estimate, Evaluation
 from smallvit.evaluation.paired import LEVEL, holm, same_images
 from smallvit.evaluation.seeds import Versus, deviation, hits_of, mean_accuracy, versus
-from smallvit.experiments.engine import Outcome
+from smallvit.experiments.sets import Outcome
 from smallvit.reporting.comparing import points
 from smallvit.runs.folder import Run
 

@@ -28,7 +28,7 @@ def evaluate(
     split: str = "test",
     flip: bool = False,
     device: str = "auto",
-    batch_size: Positive = 256,
+    batch_size: Positive | None = None,
     progress: bool = False,
     save: bool = False,
 ) -> Evaluation:
@@ -45,7 +45,7 @@ def evaluate(
         split: Which images: train, val or test.
         flip: Whether to average the probabilities with those of each mirror image.
         device: auto, cpu, cuda or mps; auto is a GPU if there is one.
-        batch_size: Images per forward pass.
+        batch_size: Images per forward pass; None means as many as suit the device.
         progress: Whether to show a bar while images are decoded.
         save: Whether to keep the evaluation in the run folder, where `report` and `info` find it.
             Only the test split of the run's own data, without flip, is kept; otherwise the run
@@ -121,7 +121,7 @@ def _logits(
     parts: Sequence[str],
     flip: bool,
     device: str,
-    batch_size: int,
+    batch_size: int | None,
     progress: bool,
 ) -> Float32[np.ndarray, "N K"]:
     """The logits of a run's model for some splits, one after the other."""
@@ -142,7 +142,7 @@ def _logits(
 
 
 def _evaluate_folds(
-    run: Run, flip: bool, device: str, batch_size: int, progress: bool
+    run: Run, flip: bool, device: str, batch_size: int | None, progress: bool
 ) -> Evaluation:
     """All images of a cross-validation, each tested by the fold that had not seen it.
 

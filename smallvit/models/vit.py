@@ -2,8 +2,8 @@
 
 Deliberate differences from the reference code:
 - ViT: the final norm acts on all tokens, not the class token alone; the logits are the same.
-- `position="sine"` gives CCT and CVT sinusoidal positions, where the published `*_sine` models
-  silently learn them; `position="none"` works.
+- `position="sine"` gives CCT and CVT sinusoidal positions, which the published `*_sine` models
+  had too; the code as released last learns them silently. `position="none"` works.
 - `+spt` on CCT: the shifted stack feeds the convolutions, shifted by half the tokens' stride.
 """
 

@@ -100,7 +100,8 @@ _COMPACT = {
     "CIFAR-10": _Compact("cct_7_3x1", "compact_cifar10", 5.5e-4, start=1e-5, mixed=175),
     "CIFAR-100": _Compact("cct_7_3x1", "compact_cifar100", 6e-4),
     "Flowers-102": _Compact("cct_7_7x2", "compact_flowers", 5e-4, batch=96),
-    "ImageNet": _Compact("cct_14_7x2", "compact_imagenet", 5e-4, decay=0.05),
+    # Eight processes with 128 images each.
+    "ImageNet": _Compact("cct_14_7x2", "compact_imagenet", 5e-4, decay=0.05, batch=1024),
 }
 
 

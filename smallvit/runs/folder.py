@@ -14,13 +14,11 @@ from typing import Any, Literal
 from torch import nn
 
 from smallvit.arguments import checked
-from smallvit.config_io import differences
 from smallvit.data import Dataset, Samples
 from smallvit.evaluation import Evaluation
-from smallvit.files import at_home, hash_bytes, read_json, read_tensors, write_bytes, write_json
+from smallvit.files import at_home, hash_bytes, read_json, write_bytes, write_json
+from smallvit.runs import reading
 from smallvit.runs.card import Card
-from smallvit.runs.changes import read_changes, upgrade
-from smallvit.runs.checks import check_info, log_line
 from smallvit.runs.config import DataConfig, RunConfig
 from smallvit.runs.dataset import open_data
 from smallvit.runs.places import (
@@ -44,15 +42,6 @@ from smallvit.sizes import Size
 from smallvit.text import shown
 
 logger = logging.getLogger(__name__)
-
-FORMAT = 2
-"""Of the folders that are written; older ones are read, newer ones refused.
-
-Format 2 records the config and hashes of the other files, and locks the folder while it is written.
-"""
-
-#: Where data and a teacher lie may change; fingerprint and hash tell whether they are the same.
-_MOVABLE = ("data.source", "data.root", "data.download", "loss.teacher")
 
 
 @dataclass(frozen=True)
@@ -89,25 +78,8 @@ class Run:
                     f"with {resume_command(path)}"
                 )
             raise ValueError(f"{path} is not a run folder: it has no {INFO}{runs_near(path)}")
-        info = read_json(path / INFO)
-        version = info.get("format")
-        if type(version) is not int or version < 1:
-            raise ValueError(f"{path / INFO} is damaged: its format is {version!r}")
-        if version > FORMAT:
-            raise ValueError(
-                f"{path / INFO} has run format {version!r} and this smallvit reads up to "
-                f"{FORMAT}: it was written by a newer version; upgrade smallvit"
-            )
-        check_info(info, path / INFO)
-        try:
-            changes = read_changes(path / CONFIG, info)
-        except FileNotFoundError as error:
-            raise ValueError(f"{path} is damaged: it has no {CONFIG}") from error
-        try:
-            config = RunConfig.from_dict(changes)
-        except ValueError as error:
-            raise ValueError(f"{path / CONFIG} cannot be used: {error}") from error
-        run = cls(path, config, info)
+        info = reading.read_info(path / INFO)
+        run = cls(path, reading.read_config(path / CONFIG, info), info)
         run.check_config()
         return run
 
@@ -121,7 +93,11 @@ class Run:
         """
         refuse_taken(folder)
         text = config.to_yaml().encode()
-        first = {"format": FORMAT, "hashes": {CONFIG: hash_bytes(text)}, "config": config.to_dict()}
+        first = {
+            "format": reading.FORMAT,
+            "hashes": {CONFIG: hash_bytes(text)},
+            "config": config.to_dict(),
+        }
         run = cls(folder, config, {**first, **info})
         target = folder.resolve()  # the folder itself may be a link
         # Written elsewhere and moved: a process that dies here leaves no half of a run.
@@ -211,30 +187,8 @@ class Run:
 
     @cached_property
     def card(self) -> Card:
-        """What goes with the weights; the keys of run.json are read here."""
-        info, data = self.info, self.info.get("data", {})
-        crossed, accuracy = info.get("cross_validation"), None
-        facts = {name: info.get(name) for name in ("parameters", "steps")}
-        facts["counts"] = data.get("counts", {})
-        try:
-            if crossed:
-                facts |= {"folds": crossed["folds"], "steps_of_folds": info.get("steps_of_folds")}
-                accuracy = tuple(crossed["accuracy"][name] for name in ("value", "low", "high"))
-            return Card(
-                **{name: data[name] for name in ("classes", "image_size", "channels", "fit")},
-                mean=info["mean"],
-                std=info["std"],
-                temperature=info.get("temperature", 1.0),
-                model=info["model"],
-                config=self.config.to_dict(),
-                versions={name: info[name] for name in ("smallvit", "torch") if name in info},
-                facts=facts,
-                accuracy=accuracy,
-            )
-        except KeyError as error:
-            raise ValueError(f"{self.folder / INFO} is damaged: it has no {error}") from error
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{self.folder / INFO} is damaged: {error}") from error
+        """What goes with the weights."""
+        return reading.card_of(self.info, self.config, self.folder / INFO)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -274,13 +228,7 @@ class Run:
         model = self.untrained()
         name = WEIGHTS if which == "best" else LAST
         self.check_hash(name)
-        try:
-            model.load_state_dict(read_tensors(self.folder / name))
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(
-                f"{self.folder / name} holds the weights of another model: {reason[:300]}"
-            ) from error
+        reading.load_weights(model, self.folder / name)
         return model.eval()
 
     def untrained(self) -> nn.Module:
@@ -289,21 +237,7 @@ class Run:
         Raises:
             ValueError: What is recorded of it is damaged.
         """
-        from smallvit.models.build import make_model
-
-        path, about = self.folder / INFO, self.info.get("model", {})
-        try:
-            return make_model(
-                about["name"],
-                num_classes=about["num_classes"],
-                image_size=tuple(about["image_size"]),
-                in_channels=about["in_channels"],
-                options=about["options"],
-            )
-        except KeyError as error:
-            raise ValueError(f"{path} is damaged: its model has no {error}") from error
-        except (ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{path} is damaged: its model cannot be built: {error}") from error
+        return reading.model_of(self.info, self.folder / INFO)
 
     def check_config(self) -> None:
         """Refuses a config that is not the one the run began or ended with; comments may change.
@@ -311,22 +245,7 @@ class Run:
         Raises:
             ValueError: Values differ; all of them are named.
         """
-        recorded = [self.info[key] for key in ("config", "settled") if key in self.info]
-        changed: list[str] = []  # format 1 records none
-        for each in recorded:
-            try:
-                known = RunConfig.from_dict(upgrade(each, self.info)).to_dict()
-            except ValueError as error:
-                raise ValueError(f"{self.folder / INFO} is damaged: its config: {error}") from error
-            different = differences(known, self.config.to_dict())
-            changed = [each for each in different if each.partition(" ")[0] not in _MOVABLE]
-            if not changed:
-                return
-        if changed:
-            raise ValueError(
-                f"{self.folder / CONFIG} was edited after the run began: {'; '.join(changed)}; "
-                "put that back, or start a new run with `smallvit train --config`"
-            )
+        reading.check_config(self.config, self.info, self.folder)
 
     def check_hash(self, name: str) -> None:
         """Refuses a file of the run that is not the one that was written.
@@ -404,17 +323,7 @@ class Run:
 
     def check_data(self, dataset: Dataset) -> None:
         """Refuses data that is not what the run was trained on, and says what is different."""
-        old, new = self.info.get("data", {}), dataset.record()
-        if old.get("fingerprint") != new["fingerprint"]:
-            changes = [
-                f"{name} was {old.get(name)} and is {new[name]}"
-                for name in ("classes", "counts")
-                if old.get(name) != new[name]
-            ]
-            renamed = old.get("contents") == new["contents"]
-            which = "the names of some images" if renamed else "some images"
-            what = "; ".join(changes) or f"{which} are not the same"
-            raise ValueError(f"{new['source']} has changed since the run began: {what}")
+        reading.check_data(dataset, self.info)
 
     def evaluation(self) -> Evaluation | None:
         """How good the model is on the test split; None if that was not measured.
@@ -425,13 +334,8 @@ class Run:
         path = self.folder / EVALUATION
         if not path.is_file():
             return None
-        # As it is on disk: another process may have evaluated again.
-        Run(self.folder, self.config, self._recorded()).check_hash(EVALUATION)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
-        return Evaluation.from_json(text, str(path))
+        self._as_recorded().check_hash(EVALUATION)
+        return Evaluation.from_json(reading.read_text(path), str(path))
 
     def save_evaluation(self, evaluation: Evaluation) -> None:
         """Writes what `evaluation` reads.
@@ -440,16 +344,17 @@ class Run:
             ValueError: The run is being trained, or its folder holds a link.
         """
         with self.locked():
-            now = Run(self.folder, self.config, self._recorded())
+            now = self._as_recorded()
             hashes = {k: v for k, v in now.info.get("hashes", {}).items() if k != EVALUATION}
             # A process that dies in between leaves an evaluation without a hash, not a wrong one.
             now = now.note(hashes=hashes)
             write_bytes(self.folder / EVALUATION, evaluation.to_json().encode())
             now.note(hashes=now.hashed(EVALUATION))
 
-    def _recorded(self) -> dict[str, Any]:
+    def _as_recorded(self) -> "Run":
+        """With what is recorded on disk now: another process may have evaluated again."""
         path = self.folder / INFO
-        return read_json(path) if path.is_file() else self.info
+        return Run(self.folder, self.config, read_json(path)) if path.is_file() else self
 
     def log(self) -> list[dict[str, Any]]:
         """The lines of the log.
@@ -457,14 +362,8 @@ class Run:
         Raises:
             ValueError: It is damaged.
         """
-        path = self.folder / LOG
         self.check_hash(LOG)
-        try:
-            lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
-        *whole, _ = lines or [""]  # a line without its end is being written
-        return [log_line(line, f"line {n} of {path}") for n, line in enumerate(whole, 1)]
+        return reading.read_log(self.folder / LOG)
 
     @cached_property
     def name(self) -> str:

@@ -175,7 +175,6 @@ class Objective(nn.Module):
                 own,
                 mean=mean,
                 std=std,
-                batch_size=BATCH,
                 device=world.device,
                 precision=precision,
             )

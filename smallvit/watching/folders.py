@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeVar
 
 from smallvit.config_io import leaf
 from smallvit.experiments import PAGE
-from smallvit.experiments.engine import SET
+from smallvit.experiments.folder import SET
 from smallvit.reporting.report import REPORT
-from smallvit.runs.checks import check_info
 from smallvit.runs.places import EVALUATION, INFO, LOCK, LOG, held
+from smallvit.runs.reading import check_info
 from smallvit.text import shown
 from smallvit.watching.reading import (
     MOST_STEPS,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from smallvit.files import json_object, without_links
-from smallvit.runs.checks import log_line
+from smallvit.runs.reading import log_line
 from smallvit.text import shown
 
 Line = dict[str, Any]

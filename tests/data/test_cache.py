@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from smallvit.data import Dataset, cache, fit_image, load_data
-from smallvit.data import dataset as module
+from smallvit.data import decoding as module
 
 ROWS = np.random.default_rng(0).integers(0, 256, (50, 3, 8, 8), np.uint8)
 

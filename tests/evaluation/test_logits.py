@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from smallvit.devices import choose_device
+from smallvit.devices import choose_device, images_per_pass
 from smallvit.evaluation import logits_of
 from smallvit.models import create_model
 
@@ -108,3 +108,17 @@ def test_devices() -> None:
     assert choose_device("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(ValueError, match=r"device is 'tpu': this machine has .*cpu"):
         choose_device("tpu")
+
+
+def test_passes_are_small_on_a_cpu_unless_requested(model: nn.Module) -> None:
+    many = np.zeros((150, 3, 16, 16), np.uint8)
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    logits_of(model, many, **NORMAL)
+    assert seen == [64, 64, 22]
+    seen.clear()
+    logits_of(model, many, **NORMAL, batch_size=100)
+    assert seen == [100, 50]
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [images_per_pass(cpu, (side, side)) for side in (96, 128, 224, 512)] == [56, 32, 10, 8]
+    assert images_per_pass(gpu, (224, 224)) == 256

@@ -8,8 +8,9 @@ from importlib import import_module
 
 import pytest
 
-from smallvit.experiments import begin, conduct, engine, read_outcomes, reproduce_set
-from smallvit.experiments.engine import read_set, relocate
+from smallvit.experiments import begin, conduct, read_outcomes, reproduce_set
+from smallvit.experiments import folder as set_folder
+from smallvit.experiments.folder import read_set, relocate
 from smallvit.experiments.results import read_results
 from smallvit.recipes import plan
 from smallvit.runs import Run
@@ -38,7 +39,7 @@ def machine(tmp_path, monkeypatch):
         data = shutil.copy(source, here / "data" / f"{device}.npz")
         monkeypatch.chdir(here)
         monkeypatch.setenv("SMALLVIT_CACHE", str(here / "cache"))
-        monkeypatch.setattr(engine, "_commit", lambda: commit)
+        monkeypatch.setattr(set_folder, "_commit", lambda: commit)
         about = {"smallvit": "1", "torch": "2", "python": "3", "device": device}
         module = import_module("smallvit.training.train")
         monkeypatch.setattr(module, "_machine", lambda world: about)
@@ -210,9 +211,9 @@ def test_a_copy_of_the_code_says_its_commit(tmp_path, monkeypatch):
     (tmp_path / "git").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert engine._commit() == ""
+    assert set_folder._commit() == ""
     monkeypatch.setenv("SMALLVIT_COMMIT", "1a2b3c4")
-    assert engine._commit() == "1a2b3c4"
+    assert set_folder._commit() == "1a2b3c4"
 
 
 def test_steps_before_a_stop_count_in_the_time(source, tmp_path, monkeypatch):

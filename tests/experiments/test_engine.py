@@ -19,7 +19,8 @@ from smallvit.experiments import (
     conduct,
     read_outcomes,
 )
-from smallvit.experiments.engine import Member, RunSet, alone, read_set, relocate, slug
+from smallvit.experiments.folder import alone, read_set, relocate
+from smallvit.experiments.sets import Member, RunSet, slug
 from smallvit.runs import Run
 from smallvit.training.step import Stepper
 from tests.experiments.conftest import TINY_WORDS

@@ -129,7 +129,13 @@ EXPECTED = [
     (
         "flowers102/*",
         "compact",
-        {"optim.lr": 5e-4, "loop.batch_size": 96, "augment.erasing": 0.0, "data.image_size": 224},
+        {
+            "optim.lr": 5e-4,
+            "loop.batch_size": 96,
+            "augment.erasing": 0.25,
+            "data.image_size": 224,
+            "data.fit": "crop",  # the test shows the middle
+        },
     ),
     ("*", "drloc", {**DRLOC, "loss.drloc": 0.0}),
     ("*-drloc", "drloc", {"loss.drloc": "auto"}),
@@ -327,6 +333,20 @@ def test_what_does_not_decay(key, free):
     assert all(group["weight_decay"] in (0.0, config.optim.weight_decay) for group in groups)
 
 
+@pytest.mark.parametrize(
+    ("key", "learned"),
+    [
+        ("cifar10/cct-7-3x1", True),
+        ("cifar10/cct-7-3x1-1500", False),
+        ("cifar100/cct-7-3x1-5000", False),
+        ("flowers102/cct-7-7x2", False),
+    ],
+)
+def test_which_rows_of_compact_learn_their_positions(key, learned):
+    _, model = built(find_row(key))
+    assert model.positions.table.requires_grad == learned
+
+
 def test_tuned_rows_train_on_all_images_in_more_than_a_batch_per_epoch():
     tuned = [row for row in rows() if "tuned" in row.key]
     assert len(tuned) == 4
@@ -336,3 +356,8 @@ def test_tuned_rows_train_on_all_images_in_more_than_a_batch_per_epoch():
         assert config.loss.drloc == ("auto" if row.key.endswith("-drloc") else 0.0)
         assert config.loss.drloc_form == "released"
         assert steps_of(config, images) > 500
+
+
+def test_published_numbers_have_as_many_digits_as_they_need():
+    keys = ("cifar100/t2t", "cifar100/sl-vit", "cifar10/swin-t")
+    assert [find_row(key).percent for key in keys] == ["77.0", "76.92", "59.5"]

@@ -158,6 +158,21 @@ def test_kinds_of_positions(state):
     assert load(state).config.position == "none"
 
 
+def test_sinusoids_of_angles_in_float32_are_known_as_such():
+    """As the authors compute them: at 256 tokens some entries are wrong by 8e-6."""
+    keys = dict(ENTRIES["cct_7_3x1_32"]["keys"])
+    _, tokens, width = keys["classifier.positional_emb"]
+    column = torch.arange(width, dtype=torch.float64)
+    angle = torch.arange(tokens)[:, None] / 10000 ** (2 * (column // 2) / width)
+    angle = angle.float()
+    table = torch.where(column % 2 == 0, angle.sin(), angle.cos())[None]
+    assert (table - sinusoid(tokens, width)).abs().max() > 2e-6
+    model = load({**state_dict("cct_7_3x1_32"), "classifier.positional_emb": table}, "cct_7_3x1")
+    assert model.config.position == "sine"
+    assert not model.positions.table.requires_grad
+    assert torch.equal(model.positions.table, table)
+
+
 def test_swin_with_and_without_absolute_positions():
     state = state_dict("swin_32")
     assert load(state, model="swin_tiny_p2").config.absolute

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from smallvit.runs.config import DataConfig, RunConfig
-from smallvit.runs.folder import FORMAT, Run
+from smallvit.runs.folder import Run
 from smallvit.runs.places import new_folder
+from smallvit.runs.reading import FORMAT
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "runs"
 
