@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 Size = tuple[int, int]
-Fit = Literal["letterbox", "stretch", "crop"]
+Fit = Literal["letterbox", "stretch", "crop", "imagenet"]
 
 _LONGEST = 10_000
 """Pixels of a side; more would not fit any memory."""

@@ -149,7 +149,7 @@ def test_drloc_is_the_released_recipe():
     assert (config.optim.lr, config.loop.batch_size, config.optim.clip) == (1e-3, 1024, 5)
     assert (config.optim.weight_decay, config.optim.decay, config.optim.ema) == (
         0.05,
-        "matrices",
+        "drloc",
         0,
     )
     assert (config.loss.drloc, config.loss.drloc_form, config.loss.pairs) == (
@@ -160,11 +160,17 @@ def test_drloc_is_the_released_recipe():
     assert config.augment == PRESETS["drloc"]
     steps = 101 * 48
     assert config.schedule.epochs == 101
-    rates = [learning_rate(48 * e, steps, 1e-3, config.schedule) for e in (0, 10, 20, 100)]
+    late = [1 + 48 * e for e in (0, 10, 20, 100)]  # each step has the rate of the one before it
+    rates = [learning_rate(step, steps, 1e-3, config.schedule) for step in late]
     cosine = [1e-5 + 9.9e-4 * (1 + math.cos(math.pi * e / 300)) / 2 for e in (20, 100)]
     assert rates == pytest.approx([1e-6, (1e-6 + 1e-3) / 2, *cosine])
     few = chosen("drloc", images=600)
     assert (few.loop.batch_size, few.optim.lr) == (600, 5e-4 * 600 / 512)
+    assert (config.data.mean, config.data.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert chosen("drloc", channels=1).data.mean is None
+    assert config.data.fit == "imagenet"
+    passes = [chosen("drloc", model=name).loop.accumulation for name in ("swin_t", "cvt_13")]
+    assert passes == [1, 8]  # batch norm sees 128 images
 
 
 def test_dense_relative_localization_leaves_its_weight_to_the_built_model():

@@ -60,6 +60,8 @@ class AugmentConfig:
         mix_probability: How often a batch (or pair) is mixed.
         cutmix_share: How often that is CutMix where both are on.
         mix_per: Whether λ and the box are drawn once per batch or once per pair of images.
+        mix_batch: Images that share what is drawn per batch, as those of one of several processes
+            do in the papers' code; 0 for all of a step.
         mix_group: Size of the groups of neighbours inside which partners are drawn; the part of a
             batch that a process takes must be made of whole groups.
         even_box: CutMix's box has sides of 2 · (side // 2), as in the papers' code.
@@ -90,6 +92,7 @@ class AugmentConfig:
     mix_probability: Share = 1.0
     cutmix_share: Share = 0.5
     mix_per: Per = "batch"
+    mix_batch: Annotated[int, Between(0, 1_000_000)] = 0
     mix_group: int = 8
     even_box: bool = False
     smoothing: Share = 0.0
@@ -175,6 +178,7 @@ _DRLOC = replace(
     interpolation="bicubic",
     erasing=0.25,
     erasing_last=False,
+    mix_batch=128,
 )
 
 #: What the papers' released code does to images, as it is: it flips digits too (flip=0 does not).

@@ -130,7 +130,7 @@ def _check_groups(positions: Int64[Tensor, " B"], group: int) -> None:
 
 def draw_mix(
     uniforms: Float[Tensor, "B draws"],
-    shared: Float[Tensor, "1 draws"],
+    shared: Float[Tensor, "#B draws"],
     positions: Int64[Tensor, " B"],
     size: Size,
     quantiles: tuple[Tensor | None, Tensor | None],
@@ -145,7 +145,7 @@ def draw_mix(
 
     Args:
         uniforms: `MIX_DRAWS` numbers per image.
-        shared: As many for the batch.
+        shared: As many for the batch, or for the part of it that each image is in.
         positions: Positions of whole groups, in order.
         quantiles: `beta_quantiles` of Mixup and of CutMix; None switches that kind off.
         probability: How often a batch (or pair) is mixed at all.

@@ -24,8 +24,8 @@ from smallvit.augment.policies import Drawn, PolicyTable, draw_policy, make_poli
 from smallvit.augment.randomness import normal, uniform, whole, written
 from smallvit.sizes import Size, as_size
 
-# The position whose numbers the whole batch shares, and the step that the noise is drawn for; no
-# image has either.
+# The position whose numbers the whole batch shares (parts of it count down from there), and the
+# step that the noise is drawn for; no image has either.
 _EVERYONE = 2**32 - 1
 _BEFORE = 2**63 - 1
 _NOISES = 2**18
@@ -182,13 +182,17 @@ class Augmentation(nn.Module):
         return self._transform(images, self.draw(step, positions)[0])
 
     def draw(self, step: Int64[Tensor, ""], positions: Int64[Tensor, " B"]) -> tuple[Draws, Draws]:
-        """All random numbers of a step: one row per image, and one for the whole batch."""
+        """All random numbers of a step: a row per image, and a row that images share.
+
+        With `mix_batch` the latter is there for each image, the same for all of its part.
+        """
         columns = [2, BOX_DRAWS + 1, BOX_DRAWS + 2, MIX_DRAWS]
         columns.append(self.policy.draws if self.policy else 0)
-        everyone = torch.cat([positions, torch.full_like(positions[:1], _EVERYONE)])
-        uniforms = uniform(self.seed, step, everyone, sum(columns))
-        parts = torch.split(uniforms, columns, 1)
-        return Draws(*(part[:-1] for part in parts)), Draws(*(part[-1:] for part in parts))
+        share = self.config.mix_batch
+        shared = _EVERYONE - (positions // share if share else torch.zeros_like(positions[:1]))
+        uniforms = uniform(self.seed, step, torch.cat([positions, shared]), sum(columns))
+        parts, count = torch.split(uniforms, columns, 1), len(positions)
+        return Draws(*(part[:count] for part in parts)), Draws(*(part[count:] for part in parts))
 
     @property
     def among(self) -> tuple[frozenset[str], ...]:

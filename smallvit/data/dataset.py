@@ -104,6 +104,19 @@ class Dataset:
             )
         return replace(self, normalisation=(tuple(mean), tuple(std)))
 
+    @property
+    def uncut(self) -> "Dataset":
+        """The same with the images that a training cuts its crops out of.
+
+        Those of the fit "imagenet" lack their edges. In their place: the images as they are, where
+        all have one size and need no shrinking, and otherwise their middle, as large as possible.
+        """
+        if self.fit != "imagenet":
+            return self
+        own, size = self.shared_size, self.image_size
+        small = own is not None and own[0] <= size[0] and own[1] <= size[1]
+        return self.sized(own if own and small else size, "crop")
+
     def split(self, name: str) -> Samples:
         """The images of a split."""
         check("split", name, str)
@@ -149,7 +162,7 @@ class Dataset:
         """
         if self.normalisation is not None:
             return self.normalisation
-        pixels = self.pixels("train")
+        pixels = self.uncut.pixels("train")
         total, squares = np.zeros(self.channels), np.zeros(self.channels)
         for start in range(0, len(pixels), 256):
             cache.refuse_truncated(pixels)

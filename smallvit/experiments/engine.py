@@ -119,7 +119,7 @@ def _train(member: Member, place: Path, command: str, read: Callable[[], object]
     planned = plan(changes=member.changes)
     _refuse_others(place, planned.dataset)
     for split in planned.dataset.splits:  # the first run must not pay for what all of them use
-        planned.dataset.pixels(split)
+        (planned.dataset.uncut if split == "train" else planned.dataset).pixels(split)
     read()
     return train(
         planned.config,

@@ -19,7 +19,7 @@ Mode = Literal["l1", "ce", "cbr"]
 Grid = tuple[int, int]
 
 #: Options of `DRLoc` as the released code has them.
-RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True}
+RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True, "spare": True}
 
 _FINEST = 7
 _VARIANCE_WEIGHT = 1e-3
@@ -60,6 +60,8 @@ class DRLoc(nn.Module):
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
         overlapping: Pools finer grids with windows of 2s − 1 at stride s instead of s.
+        spare: In "ce" and "cbr", a linear layer more behind the hidden ones, and a class for each
+            offset that the grid has before it is pooled.
     """
 
     mode: Mode = "l1"
@@ -68,6 +70,7 @@ class DRLoc(nn.Module):
     hidden: int = 512
     hidden_layers: int = 1
     overlapping: bool = False
+    spare: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -98,7 +101,10 @@ class DRLoc(nn.Module):
         for layer in range(self.hidden_layers):
             # Every second module of PyTorch's sequence is the activation.
             x = nn.relu(_dense(x, self.hidden, f"perceptron_{2 * layer}"))
-        prediction = _dense(x, 2 if self.mode == "l1" else sum(grid), "predict")
+        if self.spare and self.mode != "l1":
+            x = _dense(x, self.hidden, f"perceptron_{2 * self.hidden_layers}")
+        classes = features.grid if self.spare else grid
+        prediction = _dense(x, 2 if self.mode == "l1" else sum(classes), "predict")
 
         spot = jnp.stack(jnp.divmod(pairs, grid[1]), -1)
         target = jnp.abs(spot[0] - spot[1])
@@ -106,7 +112,7 @@ class DRLoc(nn.Module):
             sides = jnp.asarray(grid) if self.normalised else 1
             return jnp.abs(prediction - target / sides).mean()
         measure = _cross_entropy if self.mode == "ce" else _expected_offset
-        rows, columns = jnp.split(prediction, [grid[0]], -1)
+        rows, columns = jnp.split(prediction, [classes[0]], -1)
         return measure(rows, target[..., 0]).mean() + measure(columns, target[..., 1]).mean()
 
 

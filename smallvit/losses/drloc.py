@@ -6,9 +6,10 @@ they are. It is a training loss: its perceptron belongs to the loss and never to
 Deliberate differences from the released code: targets are divided by the grid's side (its
 unnormalised ones with `normalised=False`); one hidden layer, as the paper says (two with
 `hidden_layers=2`); finer grids are pooled in cells that do not overlap (3×3 at stride 2 with
-`overlapping=True`); grids may be rectangles; draws come from a generator that is passed in.
-`RELEASED` has these three as in that code, which also reads Swin's tokens before the final norm
-(`Swin.shows_raw`), and whose "ce" and "cbr" have one more linear layer, which is not here.
+`overlapping=True`); "ce" and "cbr" have no spare layer and no spare classes (`spare=True`); grids
+may be rectangles; draws come from a generator that is passed in. `RELEASED` has these four as in
+that code, which also reads Swin's tokens before the final norm (`Swin.shows_raw`) and starts the
+perceptron of Swin and T2T like the model's own layers (`narrow=True`).
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from smallvit.layers import Features
 Mode = Literal["l1", "ce", "cbr"]
 
 #: Options of `DRLoc` as the released code has them.
-RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True}
+RELEASED = {"normalised": False, "hidden_layers": 2, "overlapping": True, "spare": True}
 
 _FINEST = 7
 _VARIANCE_WEIGHT = 1e-3
@@ -55,6 +56,10 @@ class DRLoc(nn.Module):
         hidden: Width of the perceptron.
         hidden_layers: Its hidden layers.
         overlapping: Pools finer grids with windows of 2s − 1 at stride s instead of s.
+        spare: In "ce" and "cbr", a linear layer more behind the hidden ones, and a class for each
+            offset that the grid has before it is pooled.
+        narrow: Linear layers start from a truncated normal of 0.02 with zero biases; otherwise as
+            PyTorch starts them.
     """
 
     @checked
@@ -69,6 +74,8 @@ class DRLoc(nn.Module):
         hidden: Width = 512,
         hidden_layers: Width = 1,
         overlapping: bool = False,
+        spare: bool = False,
+        narrow: bool = False,
     ) -> None:
         super().__init__()
         check("grid", grid, Sequence[Width])
@@ -83,8 +90,15 @@ class DRLoc(nn.Module):
         layers: list[nn.Module] = []
         for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
+        if spare and mode != "l1":
+            layers.append(nn.Linear(hidden, hidden))
+        self.classes = grid if spare else self.grid
         self.perceptron = nn.Sequential(*layers)
-        self.predict = nn.Linear(hidden, 2 if mode == "l1" else sum(self.grid))
+        self.predict = nn.Linear(hidden, 2 if mode == "l1" else sum(self.classes))
+        for layer in self.modules() if narrow else ():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
 
     def pool(self, features: Features) -> Float[Tensor, "B n D"]:
         """Tokens on a grid of about 7×7 or coarser; a last odd row or column is kept."""
@@ -138,7 +152,7 @@ class DRLoc(nn.Module):
         if self.mode == "l1":
             sides = prediction.new_tensor(self.grid if self.normalised else (1, 1))
             return F.l1_loss(prediction, target / sides)
-        axes = zip(prediction.split(self.grid, -1), target.unbind(-1), strict=True)
+        axes = zip(prediction.split(self.classes, -1), target.unbind(-1), strict=True)
         measure = F.cross_entropy if self.mode == "ce" else expected_offset
         losses = [measure(logits.flatten(0, 1), offset.flatten()) for logits, offset in axes]
         return losses[0] + losses[1]

@@ -46,6 +46,7 @@ class Backbone(nn.Module):
     Config: ClassVar[type[BackboneConfig]]
     takes_lsa: ClassVar[bool] = True
     drloc_weight: ClassVar[float] = 0.1  # λ of dense relative localization in its paper
+    drloc_narrow: ClassVar[bool] = False  # how its perceptron starts in the released code
     between: ClassVar[str] = ""
     config: BackboneConfig
     pool: MeanPool | ClassToken

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from smallvit.layers import ChannelNorm
 from smallvit.models.base import Backbone
 from smallvit.models.config import BackboneConfig
 
@@ -84,6 +85,21 @@ def undecayed(model: nn.Module) -> set[str]:
         if parameter.ndim <= 1
         or name.rpartition(".")[2] in UNDECAYED
         or any(fnmatch(name, pattern) for pattern in patterns)
+    }
+
+
+def undecayed_by_drloc(model: nn.Module) -> set[str]:
+    """The parameters that get no weight decay in the released code of DRLoc.
+
+    All that have one axis, and relative biases. The norms of CvT have four axes there, so they
+    decay, and so do class tokens.
+    """
+    norms = [f"{name}." for name, m in model.named_modules() if isinstance(m, ChannelNorm)]
+    return {
+        name
+        for name, parameter in model.named_parameters()
+        if (parameter.ndim <= 1 and not name.startswith(tuple(norms)))
+        or name.endswith("bias_table")
     }
 
 

@@ -106,6 +106,7 @@ class Swin(Backbone):
     Config = SwinConfig
     between = "mergings"
     drloc_weight = 0.5
+    drloc_narrow = True
     config: SwinConfig
 
     def __init__(self, config: SwinConfig) -> None:

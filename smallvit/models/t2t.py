@@ -153,6 +153,7 @@ class T2T(Backbone):
     """The tokens-to-token transformer."""
 
     Config = T2TConfig
+    drloc_narrow = True
     config: T2TConfig
     pool: ClassToken
 

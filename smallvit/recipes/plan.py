@@ -168,7 +168,8 @@ def _choose(
     if facts.speed is not None or facts.minutes is not None:
         # What is in the cache at the size that is chosen is there at once.
         chosen_size = choice.config.data.image_size
-        sized = dataset if chosen_size is None else dataset.sized(chosen_size)
+        fit = choice.config.data.fit
+        sized = dataset if chosen_size is None else dataset.sized(chosen_size, fit)
         decoding = sized.decoding(clock)
         # The first training of a cross-validation has it all in its share of the time.
         facts = replace(facts, preparing=clock() - started + decoding)
@@ -179,7 +180,7 @@ def _choose(
     if not config.model.pretrained:
         check_name(config.model.name)
     if config.data.image_size is not None:
-        dataset = dataset.sized(config.data.image_size)
+        dataset = dataset.sized(config.data.image_size, config.data.fit)
         if min(dataset.image_size) < _PIXELS:
             size = "×".join(map(str, dataset.image_size))
             logger.warning("images of %s pixels show little: %d or more are usual", size, _PIXELS)

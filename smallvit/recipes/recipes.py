@@ -149,6 +149,9 @@ def compact(facts: Facts) -> Choice:
     return Choice(config, _flip_reason(config, facts, reasons))
 
 
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
 def drloc(facts: Facts) -> Choice:
     """Dense relative localization (2106.03746) as released: for swin_t, t2t_14 and cvt_13.
 
@@ -158,12 +161,15 @@ def drloc(facts: Facts) -> Choice:
     """
     size, batch = facts.requested_size or (224, 224), _batch(facts, 1024)
     scale = batch / 512
+    mean, std = _IMAGENET if facts.channels == 3 else (None, None)
+    # Batch norm sees the 128 images of one of its eight processes.
+    parts = 8 if batch == 1024 and (facts.model or "").startswith("cvt_") else 1
     config = RunConfig(
-        data=DataConfig(image_size=size),
+        data=DataConfig(image_size=size, fit="imagenet", mean=mean, std=std),
         model=ModelConfig(name="swin_t"),
         augment=PRESETS["drloc"],
         loss=LossConfig(drloc="auto", drloc_form="released"),
-        optim=OptimConfig(lr=5e-4 * scale, weight_decay=0.05, clip=5.0),
+        optim=OptimConfig(lr=5e-4 * scale, weight_decay=0.05, decay="drloc", clip=5.0),
         schedule=ScheduleConfig(
             epochs=101.0,
             warmup=20 / 101,
@@ -171,17 +177,25 @@ def drloc(facts: Facts) -> Choice:
             end=5e-6 * scale,
             whole=True,
             horizon=300 / 101,
+            late=True,
         ),
-        loop=LoopConfig(batch_size=batch),
+        loop=LoopConfig(batch_size=batch, accumulation=parts),
     )
     reasons = {
         **size_reason(facts, size),
+        "data.fit": "tests enlarge images to 8/7 of their size and take the middle, as released",
         "loss.drloc loss.drloc_form loss.pairs": "dense relative localization as released: 64 "
         "pairs of tokens per image tell how many tokens apart they are",
         "schedule.epochs schedule.horizon": "the released code ends after 101 of its 300 epochs",
         "optim.lr loop.batch_size": f"learning rate {config.optim.lr:g}: 5e-4 for 512 images, and "
         f"a batch has {batch}",
     }
+    if mean:
+        reasons["data.mean data.std"] = "normalised with ImageNet's mean and deviation, as released"
+    if parts > 1:
+        reasons["loop.accumulation"] = (
+            f"{parts} passes per step: batch norm sees {batch // parts} images, as released"
+        )
     return Choice(config, _flip_reason(config, facts, reasons))
 
 

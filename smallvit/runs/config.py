@@ -27,7 +27,7 @@ from smallvit.devices import DeviceName
 from smallvit.runs.changes import upgrade
 from smallvit.sizes import Fit, Size
 
-Decay = Literal["matrices", "axes", "all"]
+Decay = Literal["matrices", "axes", "drloc", "all"]
 
 _TO_COMPILE = 2.0  # minutes from which waiting for a compiled step pays (docs/performance.md)
 
@@ -41,7 +41,9 @@ class DataConfig:
         image_size: Side of the images that the model sees, or height and width; by default the
             recipe chooses it.
         fit: How an image of another shape comes to that size: letterbox adds grey bars, stretch
-            squeezes, crop takes the middle.
+            squeezes, crop takes the middle; imagenet, as ImageNet's tests do, resizes it to 8/7 of
+            that size (bicubic) and takes the middle, while crops for training are cut out of the
+            images as they are.
         mean: What is subtracted from each channel, on a scale of 0 to 1; by default the training
             images' mean, and in fine-tuning that of the weights, where they say it.
         std: What each channel is divided by, in the same way.
@@ -174,7 +176,9 @@ class OptimConfig:
         muon_decay: Weight decay of these matrices; without any they grow, and learning slows down.
         decay: Which parameters decay: "matrices" leaves out norms, biases, positions, class tokens
             and temperatures; "axes" leaves out only what has one axis, as timm does (positions and
-            class tokens decay); "all" decays everything, as the SPT paper does.
+            class tokens decay); "drloc" leaves out what the code of DRLoc does: the same and
+            relative biases, while norms of CvT decay; "all" decays everything, as the SPT paper
+            does.
         betas: AdamW's momentum coefficients.
         eps: AdamW's term against division by zero.
         layer_decay: Learning rate of a layer over that of the layer above it; below 1 for
@@ -217,6 +221,8 @@ class ScheduleConfig:
             timm; otherwise it begins at the end of the warm-up.
         stepped: The learning rate changes once per epoch instead of with every step.
         horizon: Length of the cosine over that of the run; above 1 the run ends before it.
+        late: Each step has the learning rate of the step before it, as where the schedule moves on
+            after a step is taken (the code of DRLoc).
         mixed: Share of the steps, from the beginning, in which images are mixed.
         patience: Validations without improvement after which training stops; 0 never stops.
     """
@@ -232,6 +238,7 @@ class ScheduleConfig:
     whole: bool = False
     stepped: bool = False
     horizon: Annotated[float, Between(1, 1_000_000)] = 1.0
+    late: bool = False
     mixed: Share = 1.0
     patience: Natural = 0
 

@@ -108,8 +108,8 @@ def _visible_part(
     from smallvit.data.previews import coloured
 
     original, card = Image.fromarray(coloured(as_array(image))), predictor.card
-    box, inner, offset = place(original.height, original.width, card.image_size, card.fit)
-    top, left, height, width = box
+    placed = place(original.height, original.width, card.image_size, card.fit)
+    top, left, height, width = placed.seen(card.image_size)
     part = original.crop((left, top, left + width, top + height))
     part.thumbnail((_LARGEST, _LARGEST))
     # Each pixel of a tiny image stays a square.
@@ -120,5 +120,6 @@ def _visible_part(
     canvas = np.asarray(
         Image.fromarray(heat.astype(np.float32)).resize(size, Image.Resampling.BILINEAR)
     )
-    rows, columns = slice(offset[0], offset[0] + inner[0]), slice(offset[1], offset[1] + inner[1])
+    first = [max(offset, 0) for offset in placed.offset]
+    rows, columns = map(slice, first, map(sum, zip(first, placed.inner, strict=True)))
     return enlarged, canvas[rows, columns]

@@ -63,7 +63,7 @@ def make_loader(config: RunConfig, dataset: Dataset, world: World) -> Loader:
             f"multiple of {unit}"
         )
     return Loader(
-        dataset.pixels("train"),
+        dataset.uncut.pixels("train"),
         dataset.labels("train"),
         batch_size=loop.batch_size,
         seed=config.seed,

@@ -55,10 +55,12 @@ class Classification(Objective):
         self.drloc: DRLoc | None = None
         if self.drloc_weight:
             backbone: Any = model
-            if loss.drloc_form == "released" and hasattr(backbone, "shows_raw"):
-                backbone.shows_raw = True
+            form: dict[str, Any] = {}
+            if loss.drloc_form == "released":
+                form = {**RELEASED, "narrow": getattr(backbone, "drloc_narrow", False)}
+                if hasattr(backbone, "shows_raw"):
+                    backbone.shows_raw = True
             dim, grid = feature_shape(model, dataset.image_size, dataset.channels)
-            form: dict[str, Any] = RELEASED if loss.drloc_form == "released" else {}
             self.drloc = DRLoc(dim, grid, mode=loss.drloc_mode, pairs=loss.pairs, **form)
         self.register_buffer("drloc_share", torch.tensor(1.0), persistent=False)
         weights = balanced_weights(labels, len(dataset.classes)) if loss.balanced else None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smallvit.models.parameters import depths, frozen_below, undecayed
+from smallvit.models.parameters import depths, frozen_below, undecayed, undecayed_by_drloc
 from smallvit.runs.config import OptimConfig, ScheduleConfig
 from smallvit.training.muon import AdamW, Muon, matrices
 
@@ -43,6 +43,8 @@ def parameter_groups(
     exempt = undecayed(model) if config.decay == "matrices" else set()
     if config.decay == "axes":
         exempt = {name for name, parameter in model.named_parameters() if parameter.ndim <= 1}
+    elif config.decay == "drloc":
+        exempt = undecayed_by_drloc(model)
     layer, top = depths(model) if config.layer_decay < 1 else ({}, 0)
     orthogonal = matrices(model) if config.optimizer == "muon" else set()
     share = config.muon_lr / config.lr if config.lr else 0.0
@@ -126,9 +128,11 @@ def learning_rate(step: float, steps: int, peak: float, config: ScheduleConfig) 
     """The learning rate of a step: up linearly, down a cosine, then flat.
 
     The first step after the warm-up has the peak (with `whole`: what the cosine has there), the
-    first of the cool-down the lowest.
+    first of the cool-down the lowest; with `late` the second ones.
     """
     warmup, cooldown = round(config.warmup * steps), round(config.cooldown * steps)
+    if config.late:
+        step = max(step - 1, 0)
     if config.stepped:
         epochs = _epochs(config)
         step = step * epochs // steps * steps // epochs

@@ -136,7 +136,7 @@ def _read_data(
                 audited = replace(audited, findings=findings)
             audited.check(config.data.allow)
         for split in dataset.splits:
-            dataset.pixels(split, progress=bar)
+            (dataset.uncut if split == "train" else dataset).pixels(split, progress=bar)
     # Machines may keep the same data in different places.
     shared = replace(config, data=replace(config.data, source="", root=None))
     world.compare(data=dataset.fingerprint, config=hash_bytes(shared.to_yaml().encode()))

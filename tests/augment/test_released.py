@@ -149,6 +149,25 @@ def test_erasing_last_leaves_no_hole_half_mixed():
     assert (first == 0.4).float().mean() < (last == 0.4).float().mean() / 2
 
 
+def test_every_part_of_a_batch_is_mixed_in_its_own_way():
+    """As by eight processes with 128 images each."""
+    config = AugmentConfig(mixup=0.8, cutmix=1.0, mix_batch=16)
+    images = torch.randint(0, 256, (64, 3, *SIZE), dtype=torch.uint8)
+    labels, step, positions = torch.arange(64), torch.tensor(1), torch.arange(64)
+
+    def kept(config, part=slice(None)):
+        statistics = {"mean": (0.4,) * 3, "std": (0.2,) * 3}
+        augment = Augmentation(config, image_size=SIZE, num_classes=64, **statistics)
+        targets = augment(images[part], labels[part], step, positions[part])[1]
+        return targets[torch.arange(len(targets)), labels[part]]
+
+    shares = kept(config)
+    assert len(set(shares.tolist())) == 4
+    assert (shares.view(4, 16) == shares[::16, None]).all()
+    assert torch.equal(kept(config, slice(24, 40)), shares[24:40])  # whatever a pass begins with
+    assert len(set(kept(replace(config, mix_batch=0)).tolist())) == 1
+
+
 def test_presets_as_released():
     spt = [PRESETS[f"spt_{name}"] for name in ("cifar", "svhn", "imagenet")]
     assert all(
@@ -169,5 +188,6 @@ def test_presets_as_released():
     assert (drloc.resized_crop, drloc.policy, drloc.magnitude) == ((0.08, 1.0), "rand", 9)
     assert (drloc.erasing, drloc.erasing_fill) == (0.25, "pixel")
     assert (drloc.mixup, drloc.cutmix, drloc.smoothing) == (0.8, 1.0, 0.1)
+    assert {name: p.mix_batch for name, p in papers.items() if p.mix_batch} == {"drloc": 128}
     compact = ("cifar10", "cifar100", "flowers", "imagenet")
     assert [PRESETS[f"compact_{name}"].erasing for name in compact] == [0, 0.25, 0.25, 0.25]

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from smallvit.data import FILL, fit_image, fit_tensor, read_image
+from smallvit.data import FILL, fit_image, fit_tensor, load_data, read_image
 from smallvit.data.fit import place
 from smallvit.data.images import as_array
 from smallvit.sizes import as_size
 
 SIDES = st.integers(1, 600)
-FITS = ["letterbox", "stretch", "crop"]
+FITS = ["letterbox", "stretch", "crop", "imagenet"]
 
 
 @pytest.mark.parametrize("fit", FITS)
@@ -78,6 +78,27 @@ def test_an_image_of_the_right_size_is_left_alone(photo: Path) -> None:
         assert (fit_image(image, image.shape[:2], fit) == image).all()
 
 
+@pytest.mark.parametrize("side", [48, 56, 224])
+@pytest.mark.parametrize("shape", [(32, 32), (28, 28), (500, 667), (501, 333), (64, 90)])
+def test_imagenet_is_torchvisions_resize_and_centre_crop(side, shape) -> None:
+    from torchvision.transforms import CenterCrop, InterpolationMode, Resize
+
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    resize = Resize(int(256 / 224 * side), InterpolationMode.BICUBIC)
+    theirs = CenterCrop(side)(resize(Image.fromarray(pixels)))
+    ours = fit_image(pixels, (side, side), "imagenet")
+    assert np.abs(ours.astype(int) - np.asarray(theirs).astype(int)).max() <= 1
+
+
+def test_what_is_seen_of_an_image() -> None:
+    for fit, seen in (
+        ("letterbox", (0, 0, 60, 90)),
+        ("crop", (0, 15, 60, 60)),
+        ("imagenet", (4, 19, 53, 53)),
+    ):
+        assert place(60, 90, (224, 224), fit).seen((224, 224)) == seen
+
+
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize("size", [(32, 32), (50, 20), (400, 500)])
 def test_pixels_and_pillows_images_come_out_alike(
@@ -104,5 +125,18 @@ def test_sizes_and_fits_are_checked() -> None:
     for wrong in (0, (32, 32, 3), (32, -1)):
         with pytest.raises(ValueError, match="one positive number, or two"):
             as_size(wrong)
-    with pytest.raises(ValueError, match="allowed are letterbox, stretch, crop"):
+    with pytest.raises(ValueError, match="allowed are letterbox, stretch, crop, imagenet"):
         place(10, 10, (8, 8), "squash")
+
+
+def test_crops_are_cut_out_of_whole_images(tmp_path: Path) -> None:
+    """With "imagenet", tests lack the edges of images, and crops for training do not."""
+    images = np.random.default_rng(0).integers(0, 256, (24, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=np.arange(24) % 2)
+    for size, uncut in ((32, (16, 16)), (16, (16, 16)), (8, (8, 8))):
+        dataset = load_data(tmp_path / "a.npz", image_size=size, fit="imagenet")
+        assert dataset.image_size == (size, size)
+        assert dataset.uncut.image_size == uncut
+        assert dataset.uncut.fit == "crop"
+    plain = load_data(tmp_path / "a.npz", image_size=32)
+    assert plain.uncut is plain

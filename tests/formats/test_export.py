@@ -25,7 +25,7 @@ from tests.untrained import CLASSES, photo, untrained
 pytestmark = pytest.mark.compiled
 
 FAST = {"cct_2_3x2": ("letterbox", 1), "vit_9_p4+spt+lsa": ("crop", 3)}
-FITS = ("letterbox", "stretch", "crop")
+FITS = ("letterbox", "stretch", "crop", "imagenet")
 CASES = [
     *FAST,
     *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES if name not in FAST),
@@ -37,7 +37,7 @@ SHAPES = [(1, 33, 21), (2, 64, 64), (5, 17, 130), (3, 32, 32), (1, 1, 1), (1, 30
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of each family, exported to both graphs."""
     name = request.param
-    fit, channels = FAST.get(name, (FITS[len(name) % 3], 3))
+    fit, channels = FAST.get(name, (FITS[len(name) % 4], 3))
     new = untrained(tmp_path_factory.mktemp("run") / "run", name, fit=fit, channels=channels)
     assert export(new) == new.folder / "model.onnx"
     assert export(new, format="pt2") == new.folder / "model.pt2"

@@ -52,12 +52,17 @@ def our_name(entry: str) -> str:
 
 def state_dict(entry: str, *, computed: bool = False) -> dict[str, Tensor]:
     """The authors' state dict; computed buffers are junk where asked for: nobody may read them."""
+    return filled(ENTRIES[entry], computed=computed)
+
+
+def filled(about: dict[str, Any], *, computed: bool = False) -> dict[str, Tensor]:
+    """The state dict of what lists its keys with their shapes, and those that are a sinusoid."""
     state = {}
-    for key, shape in ENTRIES[entry]["keys"]:
+    for key, shape in about["keys"]:
         if key.endswith(COMPUTED):
             if computed:
                 state[key] = torch.full(shape, 77)
-        elif key in ENTRIES[entry]["fixed"]:
+        elif key in about["fixed"]:
             state[key] = torch.from_numpy(sinusoid(shape))
         else:
             state[key] = torch.from_numpy(weight(key, tuple(shape)))

@@ -104,15 +104,17 @@ def test_it_can_be_learned():
     assert np.mean(history[-10:]) < np.mean(history[:10]) / 3
 
 
+@pytest.mark.parametrize("mode", ["l1", "ce", "cbr"])
 @pytest.mark.parametrize("grid", [(7, 7), (14, 14), (11, 16), (28, 14)])
-def test_the_released_form(grid):
-    """Targets in tokens, 3×3 windows at stride 2, two hidden layers."""
-    loss = scramble(DRLoc(5, grid, pairs=6, hidden=8, **RELEASED))
+def test_the_released_form(grid, mode):
+    """Targets in tokens, 3×3 windows at stride 2, two hidden layers, a spare one and classes."""
+    loss = scramble(DRLoc(5, grid, mode=mode, pairs=6, hidden=8, **RELEASED))
     given = features(grid)
     pairs = loss.draw(3, torch.device("cpu"), seeded()).numpy()
     grids = np.stack([oracle.overlapped(t.numpy(), grid, loss.stride) for t in given.tokens])
     assert grids.shape[1:3] == loss.grid
-    expected = oracle.loss(grids, pairs, arrays(loss), "l1", normalised=False, layers=2)
+    weights = arrays(loss)
+    expected = oracle.loss(grids, pairs, weights, mode, normalised=False, layers=2, classes=grid)
     assert loss(given, seeded()).item() == pytest.approx(expected, rel=1e-10)
 
 
@@ -134,6 +136,17 @@ def test_hidden_layers_of_the_released_code():
         if hasattr(m, "out_features")
     ]
     assert widths == [512, 512, 2]
+    spare = DRLoc(5, (14, 14), mode="ce", **RELEASED)
+    assert [p.shape[0] for p in spare.parameters()][::2] == [512, 512, 512, 28]
+
+
+def test_the_perceptron_starts_as_pytorchs_layers_or_narrow():
+    torch.manual_seed(0)
+    usual, narrow = DRLoc(64, (4, 4)), DRLoc(64, (4, 4), narrow=True)
+    assert usual.perceptron[0].bias.abs().max() > 0
+    for name, parameter in narrow.named_parameters():
+        std = 0.0 if name.endswith("bias") else 0.02
+        assert parameter.std(correction=0).item() == pytest.approx(std, rel=0.1), name
 
 
 def test_bad_input():

@@ -41,8 +41,11 @@ def overlapped(tokens, grid, stride):
     return np.array(result)
 
 
-def loss(grids, pairs, weights, mode, *, normalised=True, layers=1):
-    """Mean over images and pairs; grids (B, h, w, D), pairs (2, B, m) token numbers."""
+def loss(grids, pairs, weights, mode, *, normalised=True, layers=1, classes=None):
+    """Mean over images and pairs; grids (B, h, w, D), pairs (2, B, m) token numbers.
+
+    With `classes` there is a spare linear layer, and so many classes per axis.
+    """
     rows, columns = grids.shape[1:3]
     total = 0.0
     for image, grid in enumerate(grids):
@@ -52,18 +55,21 @@ def loss(grids, pairs, weights, mode, *, normalised=True, layers=1):
             hidden = both
             for layer in range(layers):
                 hidden = np.maximum(linear(hidden, weights, f"perceptron.{2 * layer}"), 0)
+            if classes and mode != "l1":
+                hidden = linear(hidden, weights, f"perceptron.{2 * layers}")
             output = linear(hidden, weights, "predict")
             offsets = (abs(i - p), abs(j - h))
-            total += _pair(output, offsets, (rows, columns), mode, normalised)
+            total += _pair(output, offsets, (rows, columns), mode, normalised, classes)
     return total / pairs[0].size
 
 
-def _pair(output, offsets, grid, mode, normalised):
+def _pair(output, offsets, grid, mode, normalised, classes):
     if mode == "l1":
         sides = grid if normalised else (1, 1)
         return sum(abs(output[axis] - offsets[axis] / sides[axis]) for axis in (0, 1)) / 2
     result = 0.0
-    for axis, logits in enumerate((output[: grid[0]], output[grid[0] :])):
+    first = (classes or grid)[0]
+    for axis, logits in enumerate((output[:first], output[first:])):
         chance = softmax(logits)
         if mode == "ce":
             result -= math.log(chance[offsets[axis]])

@@ -15,6 +15,7 @@ from smallvit.data import cache, load_data
 from smallvit.evaluation.calibration import softmax
 from smallvit.evaluation.measure import logits_of
 from smallvit.evaluation.metrics import log_loss
+from smallvit.inference import Predictor
 from smallvit.layers import Block
 from smallvit.losses import balanced_weights
 from smallvit.models.vit import ViT
@@ -407,3 +408,16 @@ def test_the_test_split_is_logged_only_on_request_and_decides_nothing(source, tm
     for name in ("weights.safetensors", "last.safetensors", "evaluation.json"):
         assert (plain.folder / name).read_bytes() == (watched.folder / name).read_bytes()
     assert plain.info["best_step"] == watched.info["best_step"]
+
+
+def test_crops_may_come_from_smaller_images_than_the_model_takes(source, tmp_path):
+    """Images of 16 pixels; a model for 32, tested on the middle of them enlarged to 36."""
+    changes = ("data.image_size=32", "data.fit=imagenet", "augment.resized_crop=[0.5,1.0]")
+    run = train(tiny(source, *changes), out=tmp_path / "run", shown=False)
+    assert run.card.fit == "imagenet"
+    pixels = run.dataset().pixels("test")
+    assert pixels.shape[2:] == (32, 32)
+    read = run.dataset().split("test").read(0, 3)
+    assert (
+        Predictor.open(run.folder, "cpu").card.prepare(read).transpose(2, 0, 1) == pixels[0]
+    ).all()

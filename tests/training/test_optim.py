@@ -114,3 +114,23 @@ def test_axes_leave_out_what_has_one_axis_alone():
     for name, parameter in model.named_parameters():
         assert shares[name][0] == (0.06 if parameter.ndim > 1 else 0.0), name
     assert shares["positions.table"][0] == 0.06
+
+
+def test_drloc_leaves_out_what_its_released_code_does():
+    """There the norms of CvT have four axes; batch norms and biases have one."""
+    still = {}
+    for name in ("swin_t", "t2t_14", "cvt_13"):
+        shares = decays(shrunk(name), OptimConfig(weight_decay=0.06, decay="drloc"))
+        still[name] = {parameter for parameter, (decay, _) in shares.items() if not decay}
+        assert {decay for decay, _ in shares.values()} == {0.0, 0.06}
+    assert "stages.0.0.attention.bias_table" in still["swin_t"]
+    assert {"norm.weight", "head.bias"} <= still["swin_t"] & still["t2t_14"]
+    assert "pool.token" not in still["t2t_14"]
+    assert {"stages.0.0.attention.q.norm.weight", "head.bias"} <= still["cvt_13"]
+    norms = {
+        f"{part}.{name}"
+        for part in ("stages.0.0.norm1", "embeddings.0.norm")
+        for name in ("weight", "bias")
+    }
+    assert norms <= decays(shrunk("cvt_13"), OptimConfig()).keys()
+    assert not norms & still["cvt_13"]

@@ -83,8 +83,8 @@ def test_interval_of_validation(steps, epoch, interval):
     assert validation_interval(steps, epoch) == interval
 
 
-def timms(epochs, per_epoch, peak, *, length, warmup, start, end, by_epoch):
-    """The rates that timm's own scheduler sets, one per step."""
+def timms(epochs, per_epoch, peak, *, length, warmup, start, end, by_epoch, late=False):
+    """The rates that timm's own scheduler sets, one per step, before it or (late) after it."""
     import torch
     from timm.scheduler import CosineLRScheduler
 
@@ -95,11 +95,14 @@ def timms(epochs, per_epoch, peak, *, length, warmup, start, end, by_epoch):
     scheduler = CosineLRScheduler(optimiser, **options)
     curve = []
     for step in range(epochs * per_epoch):
+        if late:
+            curve.append(optimiser.param_groups[0]["lr"])
         if by_epoch:
             scheduler.step(step // per_epoch)
         else:
             scheduler.step_update(step)
-        curve.append(optimiser.param_groups[0]["lr"])
+        if not late:
+            curve.append(optimiser.param_groups[0]["lr"])
     return curve
 
 
@@ -119,7 +122,8 @@ def test_a_stepped_whole_cosine_is_timms():
     assert ours == pytest.approx(timms(31, 7, 6e-4, **shape, by_epoch=True), rel=1e-9)
 
 
-def test_a_run_that_ends_before_its_cosine_is_timms():
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_that_ends_before_its_cosine_is_timms(late):
     ours = rates(
         101 * 3,
         1e-3,
@@ -129,8 +133,9 @@ def test_a_run_that_ends_before_its_cosine_is_timms():
         end=1e-5,
         whole=True,
         horizon=300 / 101,
+        late=late,
     )
-    shape = {"length": 300, "warmup": 20, "start": 1e-6, "end": 1e-5}
+    shape = {"length": 300, "warmup": 20, "start": 1e-6, "end": 1e-5, "late": late}
     assert ours == pytest.approx(timms(101, 3, 1e-3, **shape, by_epoch=False), rel=1e-9)
 
 
