@@ -190,6 +190,6 @@ PRESETS: dict[PresetName, AugmentConfig] = {
     "compact_cifar10": _COMPACT,
     "compact_cifar100": replace(_COMPACT, erasing=0.25),
     "compact_flowers": replace(_COMPACT, erasing=0.25),
-    "compact_imagenet": replace(_COMPACT, resized_crop=(0.08, 1.0), erasing=0.25),
+    "compact_imagenet": replace(_COMPACT, resized_crop=(0.08, 1.0), erasing=0.25, mix_batch=128),
     "drloc": _DRLOC,
 }

@@ -19,8 +19,8 @@ _BEST = "best epoch on the test split"
 _CODE = "best epoch on the test split, as the released code keeps it"
 _NOT_STATED = "not stated"
 _SINE = (
-    "Sinusoid positions, as its config names them and the paper trained it: the released code builds "
-    "learned ones in their place since a later change."
+    "Sinusoid positions, as its config names them and as it was trained; since a later change the "
+    "released code builds learned ones in their place."
 )
 _WHICH = (
     "Two settings for CIFAR-10 are released, and which one this model had is not published: the "
