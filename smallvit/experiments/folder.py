@@ -13,7 +13,7 @@ from typing import Any
 
 from smallvit.arguments import checked
 from smallvit.config_io import from_plain, leaf, to_plain
-from smallvit.data.named import NAMED
+from smallvit.data.named import is_named
 from smallvit.experiments.sets import FORMAT, Member, Outcome, RunSet
 from smallvit.files import at_home, read_json, write_json
 from smallvit.runs.folder import Run
@@ -78,8 +78,7 @@ def _refuse_nowhere(found: RunSet, wanted: RunSet) -> None:
         leaf(runs.members[0].changes, "data.source") if runs.members else None
         for runs in (found, wanted)
     )
-    named = str(new).partition(":")[0] in NAMED
-    if new is not None and new != old and not named and not at_home(new).exists():
+    if new not in (None, old) and not is_named(str(new)) and not at_home(new).exists():
         raise ValueError(
             f"the data of this set was {shown(str(old))}, and {shown(str(new))} does not exist"
         )
