@@ -25,6 +25,7 @@ from smallvit.runs.folder import Run
 from smallvit.runs.places import INFO
 from smallvit.text import shown
 from smallvit.training import resume, train
+from smallvit.training.budget import decode
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +119,7 @@ def _train(member: Member, place: Path, command: str, read: Callable[[], object]
         return resume(place, download=download, shown=False)
     planned = plan(changes=member.changes)
     _refuse_others(place, planned.dataset)
-    for split in planned.dataset.splits:  # the first run must not pay for what all of them use
-        (planned.dataset.uncut if split == "train" else planned.dataset).pixels(split)
+    decode(planned.config, planned.dataset)  # the first run must not pay for what all of them use
     read()
     return train(
         planned.config,

@@ -48,6 +48,18 @@ def limit_batch(config: RunConfig, dataset: Dataset, world: World) -> RunConfig:
     return replace(config, loop=replace(config.loop, batch_size=smaller, accumulation=1))
 
 
+def trained_on(config: RunConfig, dataset: Dataset) -> Dataset:
+    """The dataset whose training images are shown: uncut ones where crops are cut out of them."""
+    return dataset.uncut if config.augment.resized_crop else dataset
+
+
+def decode(config: RunConfig, dataset: Dataset, *, progress: bool = False) -> None:
+    """Brings the images of all splits into the cache, at the sizes a training wants them in."""
+    for split in dataset.splits:
+        of_split = trained_on(config, dataset) if split == "train" else dataset
+        of_split.pixels(split, progress=progress)
+
+
 def make_loader(config: RunConfig, dataset: Dataset, world: World) -> Loader:
     """Batches of the training split.
 
@@ -63,7 +75,7 @@ def make_loader(config: RunConfig, dataset: Dataset, world: World) -> Loader:
             f"multiple of {unit}"
         )
     return Loader(
-        dataset.uncut.pixels("train"),
+        trained_on(config, dataset).pixels("train"),
         dataset.labels("train"),
         batch_size=loop.batch_size,
         seed=config.seed,

@@ -25,7 +25,7 @@ from smallvit.runs.dataset import open_data, path_from
 from smallvit.runs.folder import Run
 from smallvit.runs.places import CHECKPOINTS, CONFIG, TakenError, check_writable, new_folder
 from smallvit.text import counted
-from smallvit.training.budget import limit_batch, make_loader, plan_steps
+from smallvit.training.budget import decode, limit_batch, make_loader, plan_steps
 from smallvit.training.compiling import load_compiler
 from smallvit.training.distributed import World, join_world, set_determinism
 from smallvit.training.log import Log, require_loggers
@@ -135,8 +135,7 @@ def _read_data(
                 findings = tuple(f for f in audited.findings if f.code not in _ABOUT_LABELS)
                 audited = replace(audited, findings=findings)
             audited.check(config.data.allow)
-        for split in dataset.splits:
-            (dataset.uncut if split == "train" else dataset).pixels(split, progress=bar)
+        decode(config, dataset, progress=bar)
     # Machines may keep the same data in different places.
     shared = replace(config, data=replace(config.data, source="", root=None))
     world.compare(data=dataset.fingerprint, config=hash_bytes(shared.to_yaml().encode()))

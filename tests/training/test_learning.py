@@ -21,6 +21,7 @@ from smallvit.losses import balanced_weights
 from smallvit.models.vit import ViT
 from smallvit.runs.config import ModelConfig, RunConfig
 from smallvit.training import train
+from smallvit.training.budget import trained_on
 from tests.training.makers import (
     RANDOM,
     arrays,
@@ -421,3 +422,10 @@ def test_crops_may_come_from_smaller_images_than_the_model_takes(source, tmp_pat
     assert (
         Predictor.open(run.folder, "cpu").card.prepare(read).transpose(2, 0, 1) == pixels[0]
     ).all()
+
+
+def test_without_crops_such_a_training_sees_what_its_test_sees(source, tmp_path):
+    config = tiny(source, "data.image_size=32", "data.fit=imagenet", "augment.flip=0.5")
+    run = train(config, out=tmp_path / "run", shown=False)
+    assert run.finished
+    assert trained_on(config, run.dataset()).image_size == (32, 32)
