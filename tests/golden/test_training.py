@@ -6,7 +6,8 @@ what the authors' own code gave in float64: `rates` and `losses`, the learning r
 the loss before it, and `logits` in evaluation mode after the last step, a row for each image.
 `norms`, where recorded, are those of the parameters after the last step, by our names: they show a
 weight decay that is missing on a temperature, which moves no logit by much. (Without `qkv.bias`:
-keys' biases have no gradient but that of rounding, which Adam enlarges.)
+keys' biases have no gradient but that of rounding, which Adam enlarges.) `tolerance` is that of the
+losses where the authors' own float32 is farther from its float64 than that of the others.
 
 A run of a smaller model has its `config` (our name and options), its `keys` and what is `fixed`
 itself. The perceptron of dense relative localization is among the keys; it compared the pairs of
@@ -87,13 +88,15 @@ def test_losses_rates_and_logits(recipe, entry, tmp_path, monkeypatch):
     run = train(recipe, entry, tmp_path)
     steps = [line for line in run.log() if line["kind"] == "train"]
     assert [step["lr"] for step in steps] == pytest.approx(expected["rates"], rel=1e-6)
-    assert [step["loss"] for step in steps] == pytest.approx(expected["losses"], abs=2e-3)
+    tolerance = expected.get("tolerance", 2e-4)
+    assert [step["loss"] for step in steps] == pytest.approx(expected["losses"], abs=tolerance)
     dataset, model = run.dataset(), run.model().eval()
     with torch.inference_mode():
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in dataset.statistics)
         images = torch.from_numpy(np.array(dataset.pixels("train")))
         logits = model((images / 255 - mean) / std)
-    torch.testing.assert_close(logits, torch.tensor(expected["logits"]), rtol=0, atol=5e-3)
+    wanted = torch.tensor(expected["logits"])
+    torch.testing.assert_close(logits, wanted, rtol=0, atol=2.5 * tolerance)
     parameters = dict(model.named_parameters())
     norms = {name: parameters[name].double().norm().item() for name in expected.get("norms", ())}
     assert norms == pytest.approx(expected.get("norms", {}), rel=5e-5)
