@@ -26,7 +26,7 @@ from smallvit.experiments.folder import alone, note_commit, note_end, read_set, 
 from smallvit.experiments.sets import Member, Outcome
 from smallvit.recipes import RECIPES
 from smallvit.runs.changes import BUDGET
-from smallvit.training.pace import Stop, stopping
+from smallvit.training.pace import Interrupt, Stop, stopping
 
 _SECONDS = 0.5  # between two looks at whether a stop was requested
 _STOPPED = 130  # exit code of a worker that a signal stopped
@@ -239,7 +239,8 @@ def _reason(code: int) -> str:
 def _work(calls: "Connection[Any, Any]", folder: Path, jobs: int, level: int) -> None:
     """What a worker does: trains what it is given, and says how that ended."""
     # As Ctrl-C for a single run, where no step is being taken that would be finished first.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt = Interrupt()  # once: it may come twice
+    signal.signal(signal.SIGTERM, interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     telling = threading.Lock()
 
@@ -261,8 +262,7 @@ def _work(calls: "Connection[Any, Any]", folder: Path, jobs: int, level: int) ->
                 break
             tell(Message(error=error))
     except KeyboardInterrupt:
-        pass
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice
+        interrupt.heard = True
     sys.exit(_STOPPED)
 
 

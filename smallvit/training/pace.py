@@ -145,6 +145,22 @@ class Stop:
     requested: bool = False
 
 
+class Interrupt:
+    """A handler of signals that interrupts, until a stop was heard: what ends is left to end.
+
+    Attributes:
+        heard: Whether it was; `stopping` notes it.
+    """
+
+    def __init__(self) -> None:
+        self.heard = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Called with each signal."""
+        if not self.heard:
+            raise KeyboardInterrupt
+
+
 @contextmanager
 def stopping() -> Iterator[Stop]:
     """While entered, a first signal only sets `requested`; a second Ctrl-C interrupts at once."""
@@ -162,4 +178,6 @@ def stopping() -> Iterator[Stop]:
         yield stop
     finally:
         for number, handler in before.items():
+            if isinstance(handler, Interrupt):
+                handler.heard = handler.heard or stop.requested
             signal.signal(number, handler)

@@ -1,6 +1,7 @@
 """The promise about time, on a machine that becomes slower or faster at any moment."""
 
 import math
+import signal
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from smallvit.runs.checkpoint import Progress
 from smallvit.runs.config import ScheduleConfig
 from smallvit.training.optim import learning_rate, position
-from smallvit.training.pace import Pace
+from smallvit.training.pace import Interrupt, Pace, stopping
 
 
 class Machine:
@@ -187,3 +188,20 @@ def test_plans_bend_the_schedule_without_jumps(changes):
     for start, _ in plans[1:]:  # a later plan does not change what was before it
         earlier = [plan for plan in plans if plan[0] < start]
         assert curve[start] == pytest.approx(position(start, earlier)[0])
+
+
+def test_a_stop_that_was_heard_in_the_steps_interrupts_nothing_afterwards():
+    """Signals come twice where a command tells its workers what the terminal has told them."""
+    interrupt = Interrupt()
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with stopping():
+            pass
+        with pytest.raises(KeyboardInterrupt):  # nothing was heard
+            signal.raise_signal(signal.SIGTERM)
+        with stopping() as stop:
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stop.requested
