@@ -399,7 +399,7 @@ TABLE: dict[str, tuple[Call, Wrong]] = {
             "pixels": (None, "x", np.zeros((0, 3, 16, 16), np.uint8), np.zeros((2, 3, 16, 16))),
             "mean": (None, 3, (), (0.5,), ("a",) * 3),
             "std": (None, 3, (), (0.5,), (0,) * 3),
-            "batch_size": NO_COUNTS[:-1],
+            "batch_size": NO_COUNTS[1:-1],
             "device": (None, "", "x", 3, "cuda:99"),
             "precision": ("x", 3, []),
         },
@@ -458,7 +458,7 @@ TABLE: dict[str, tuple[Call, Wrong]] = {
             "source": (*NO_PATHS, "gone", "a.png"),
             "paths": (None, 3, 2.5, [None], [3]),
             "top": NO_COUNTS[:-1],
-            "batch_size": NO_COUNTS[:-1],
+            "batch_size": NO_COUNTS[1:-1],
             "device": (None, 3, "", "x"),
         },
     ),
@@ -477,7 +477,7 @@ TABLE: dict[str, tuple[Call, Wrong]] = {
             "data": ("", "gone", 3, [], "fashion-mini"),
             "split": (None, "x", 3),
             "device": (None, 3, "", "x"),
-            "batch_size": NO_COUNTS[:-1],
+            "batch_size": NO_COUNTS[1:-1],
         },
     ),
     "export": (
@@ -578,7 +578,7 @@ TABLE: dict[str, tuple[Call, Wrong]] = {
     ),
     "conduct": (
         using(conduct, folder=Path("gone")),
-        {"folder": (None, 3, "", [], Path("gone")), "clock": (None, 3)},
+        {"folder": (None, 3, "", [], Path("gone"))},
     ),
     "RunConfig.from_dict": (
         using(smallvit.RunConfig.from_dict, data={}),
