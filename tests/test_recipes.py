@@ -171,6 +171,10 @@ def test_drloc_is_the_released_recipe():
     assert config.data.fit == "imagenet"
     passes = [chosen("drloc", model=name).loop.accumulation for name in ("swin_t", "cvt_13")]
     assert passes == [1, 8]  # batch norm sees 128 images
+    for batch, parts in ((1024, 8), (256, 2), (128, 1), (96, 1)):
+        requested = chosen("drloc", model="cvt_13", batch=batch)
+        assert requested.loop.accumulation == parts
+        assert requested.optim.lr == pytest.approx(5e-4 * batch / 512)
 
 
 def test_dense_relative_localization_leaves_its_weight_to_the_built_model():

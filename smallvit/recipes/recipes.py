@@ -159,11 +159,12 @@ def drloc(facts: Facts) -> Choice:
     with λ = 0.5 for Swin and 0.1 for all others. `--drloc` adds our normalised form to any recipe.
     Claim: none of ours yet; swin_t on CIFAR-100 53.3 to 66.2 % in the paper.
     """
-    size, batch = facts.requested_size or (224, 224), _batch(facts, 1024)
+    size, batch = facts.requested_size or (224, 224), facts.batch or _batch(facts, 1024)
     scale = batch / 512
     mean, std = _IMAGENET if facts.channels == 3 else (None, None)
-    # Batch norm sees the 128 images of one of its eight processes.
-    parts = 8 if batch == 1024 and (facts.model or "").startswith("cvt_") else 1
+    # Batch norm sees the 128 images of one of its processes.
+    has_batch_norm = (facts.model or "").startswith("cvt_")
+    parts = batch // 128 if has_batch_norm and batch % 128 == 0 else 1
     config = RunConfig(
         data=DataConfig(image_size=size, fit="imagenet", mean=mean, std=std),
         model=ModelConfig(name="swin_t"),
