@@ -123,7 +123,10 @@ def _fitted(model: str, found: list[tuple[int, Row]]) -> Curve:
     if len(evaluations) < 3:
         why = f"only {counted(len(evaluations), 'number')} of images could be trained"
     elif not all(same_images(firsts[0], each) for each in firsts):
+        tested = sorted({each.count for each in firsts})
         why = "the test images are not the same"
+        if len(tested) > 1:
+            why = f"time ran out in some tests, which have {tested[0]:,} to {tested[-1]:,} images"
     else:
         law = fit_power_law({count: hits_of(each) for count, each in evaluations.items()})
     return Curve(model=model, points=tuple(found), law=law, why=why)

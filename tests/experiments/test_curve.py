@@ -97,6 +97,14 @@ def test_a_test_that_was_cut_short_does_not_count(run, tmp_path):
     assert found["doubling"] == pytest.approx(vars(gain))
 
 
+def test_where_the_only_test_was_cut_short_that_is_the_reason(run, tmp_path):
+    hits = curve_of(tmp_path / "set", run, {0.25: 0.40, 0.5: 0.30, 1.0: 0.20}, seeds=1)
+    short = Run.open(tmp_path / "set/some-with-100-seed-0")
+    short.save_evaluation(evaluated(hits[1600][0][:300]))
+    answer = conclude(tmp_path / "set").lead[0]
+    assert "time ran out in some tests, which have 300 to 900 images" in answer
+
+
 def test_where_it_cannot_be_told(run, tmp_path):
     curve_of(tmp_path / "flat", run, {0.25: 0.2, 0.5: 0.2, 1.0: 0.2})
     assert "cannot tell whether more images would help" in conclude(tmp_path / "flat").lead[0]
