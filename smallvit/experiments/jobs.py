@@ -239,7 +239,7 @@ def _reason(code: int) -> str:
 def _work(calls: "Connection[Any, Any]", folder: Path, jobs: int, level: int) -> None:
     """What a worker does: trains what it is given, and says how that ended."""
     # As Ctrl-C for a single run, where no step is being taken that would be finished first.
-    interrupt = Interrupt()  # once: it may come twice
+    interrupt = Interrupt()  # until a stop was heard: the signal may come twice
     signal.signal(signal.SIGTERM, interrupt)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     telling = threading.Lock()

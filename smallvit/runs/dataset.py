@@ -1,12 +1,17 @@
 """The dataset that a config names, and where a run finds it again."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from smallvit.data import Dataset, load_data
 from smallvit.data.named import is_named
 from smallvit.files import at_home
 from smallvit.runs.config import DataConfig
+from smallvit.runs.places import CONFIG
+from smallvit.text import shown
 
 
 def open_data(config: DataConfig, *, progress: bool = False) -> Dataset:
@@ -48,3 +53,31 @@ def path_from(folder: Path, source: str) -> str | None:
         return os.path.relpath(source, folder)
     except ValueError:  # on another drive
         return None
+
+
+def located(folder: Path, config: DataConfig, recorded: Mapping[str, Any]) -> DataConfig:
+    """The `data` of a run's config, with the source where it lies now, and never fetched.
+
+    A relative path counts from the folder in which the run began, which may have been moved
+    together with the run.
+
+    Args:
+        folder: Of the run.
+        config: Its `data`.
+        recorded: What run.json says of its data.
+
+    Raises:
+        ValueError: The source is not there.
+    """
+    config, way = replace(config, download=False), recorded.get("path")
+    if way is None or Path(config.source) != Path(recorded.get("source", "")):  # edited since
+        return config
+    beside = Path(os.path.normpath(folder / way))
+    if beside.exists():
+        return replace(config, source=str(beside))
+    if not at_home(config.source).exists():
+        raise ValueError(
+            f"{folder} was trained on {shown(config.source)}, which is not at {shown(beside)}: "
+            f"put it back, or write where it lies into {folder / CONFIG} (data.source)"
+        )
+    return config

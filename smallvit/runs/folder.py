@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +16,11 @@ from torch import nn
 from smallvit.arguments import checked
 from smallvit.data import Dataset, Samples
 from smallvit.evaluation import Evaluation
-from smallvit.files import at_home, hash_bytes, read_json, write_bytes, write_json
+from smallvit.files import hash_bytes, read_json, write_bytes, write_json
 from smallvit.runs import reading
 from smallvit.runs.card import Card
 from smallvit.runs.config import DataConfig, RunConfig
-from smallvit.runs.dataset import open_data
+from smallvit.runs.dataset import located, open_data
 from smallvit.runs.places import (
     CONFIG,
     EVALUATION,
@@ -39,7 +39,6 @@ from smallvit.runs.places import (
     runs_near,
 )
 from smallvit.sizes import Size
-from smallvit.text import shown
 
 logger = logging.getLogger(__name__)
 
@@ -286,27 +285,8 @@ class Run:
         return dataset
 
     def located(self) -> DataConfig:
-        """Its config's `data`, with the source where it lies now, and never fetched.
-
-        A relative path counts from the folder in which the run began, which may have been moved
-        together with the run.
-
-        Raises:
-            ValueError: The source is not there.
-        """
-        config, about = replace(self.config.data, download=False), self.info.get("data", {})
-        way, source = about.get("path"), config.source
-        if way is None or Path(source) != Path(about.get("source", "")):  # it was edited since
-            return config
-        beside = Path(os.path.normpath(self.folder / way))
-        if beside.exists():
-            return replace(config, source=str(beside))
-        if not at_home(source).exists():
-            raise ValueError(
-                f"{self.folder} was trained on {shown(source)}, which is not at {shown(beside)}: "
-                f"put it back, or write where it lies into {self.folder / CONFIG} (data.source)"
-            )
-        return config
+        """Its config's `data`, with the source where it lies now; see `runs.dataset.located`."""
+        return located(self.folder, self.config.data, self.info.get("data", {}))
 
     def count_seen(self, *samples: Samples) -> int | None:
         """How many of some images the run was trained on, or chosen by; None if its data is gone.
